@@ -1,4 +1,4 @@
-"""`scripts/bench [name ...]`: measure everything, or what is named, and print one table."""
+"""`scripts/bench table [options]`: the table of goals. `scripts/bench [name ...]`: the rows of single parts."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from bench import (
     accept,
     bus,
-    crowd,
+    chart,
     extensions,
     files,
     hangup,
@@ -16,25 +16,22 @@ from bench import (
     providers,
     recovery,
     start,
+    table,
     tools,
     tui,
-    turns,
     web,
-    wire,
 )
-from bench.figures import Figure, table
+from bench.figures import Figure
+from bench.figures import table as text_of
 
 __all__ = ["main"]
 
 _ALL: dict[str, Callable[[], list[Figure]]] = {
     "accept": accept.measure,
-    "turns": turns.measure,
     "bus": bus.measure,
     "recovery": recovery.measure,
     "memory": memory.measure,
-    "wire": wire.measure,
     "start": start.measure,
-    "crowd": crowd.measure,
     "providers": providers.measure,
     "hangup": hangup.measure,
     "files": files.measure,
@@ -43,20 +40,24 @@ _ALL: dict[str, Callable[[], list[Figure]]] = {
     "web": web.measure,
     "extensions": extensions.measure,
 }
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"table": table.main, "chart": chart.main}
 
 
 def main(names: Sequence[str]) -> int:
+    """Measure the table, or the named parts, or all parts, and print the figures."""
+    if names and names[0] in _COMMANDS:
+        return _COMMANDS[names[0]](names[1:])
     unknown = [name for name in names if name not in _ALL]
     if unknown:
-        print(f"There is no {', '.join(unknown)}. There are: {', '.join(_ALL)}.", file=sys.stderr)
+        print(f"Unknown benchmark {', '.join(unknown)}; known are table, chart, {', '.join(_ALL)}.", file=sys.stderr)
         return 2
     began = time.perf_counter()
     figures: list[Figure] = []
     for name in names or _ALL:
         print(f"measuring {name} ...", file=sys.stderr)
         figures += _ALL[name]()
-    print(table(figures))
-    missed = [figure.name for figure in figures if figure.goal is not None and not figure.goal.is_met(figure)]
+    print(text_of(figures))
+    missed = [figure.name for figure in figures if figure.is_met is False]
     seconds, (load, *_) = time.perf_counter() - began, os.getloadavg()
     print(f"\n{seconds:.0f} s; {len(missed)} goals missed; load {load:.1f} on {os.cpu_count()} processors.")
     return 0

@@ -1,4 +1,4 @@
-"""What it costs to accept a prompt, and to cancel a run: until it is on the disk and everybody is told."""
+"""Many prompts that are accepted at once, in process: how well they share synced commits."""
 
 import asyncio
 import time
@@ -8,39 +8,25 @@ from statistics import median
 import uvloop
 
 from bench.figures import Figure, Goal, ratio_of_medians
-from bench.stage import Bare, HeldModels, Stage, sessions, stage
+from bench.in_process import BareStore, HeldModels, WorkspaceUnderTest, sessions, workspace_under_test
 from holdfast.domain.ids import SessionId
 from holdfast.domain.runs import Prompt, Run
 
 __all__ = ["measure"]
 
-SINGLE = 150
 TOGETHER = 50
 ROUNDS = 15
 SUBMITTERS = 50
 EACH = 10
 STEADY_ROUNDS = 4
-CANCELS = 100
 _PROMPT = "Please look at the failing test and say in one sentence what is wrong with it."
 
 
-async def _submit(on: Stage, session: SessionId) -> Run:
+async def _submit(on: WorkspaceUnderTest, session: SessionId) -> Run:
     return await on.workspace.inputs.submit(Prompt(session, _PROMPT, delivery="queue"))
 
 
-async def _single(on: Stage, bare: Bare, models: HeldModels) -> list[tuple[float, float]]:
-    """One accept at a time, each by a session that does nothing; what its run does then is over before the next."""
-    pairs = []
-    for session in await sessions(on, SINGLE):
-        limit = bare.commit()
-        began = time.perf_counter()
-        await _submit(on, session)
-        pairs.append((time.perf_counter() - began, limit))
-        await models.until(models.begun + 1)
-    return pairs
-
-
-async def _together(on: Stage, bare: Bare, held: list[SessionId]) -> list[tuple[float, float]]:
+async def _together(on: WorkspaceUnderTest, bare: BareStore, held: list[SessionId]) -> list[tuple[float, float]]:
     """Many at once: until the last is answered. They wait behind runs that are held, so nothing else is done."""
     pairs = []
     for _ in range(ROUNDS):
@@ -52,14 +38,14 @@ async def _together(on: Stage, bare: Bare, held: list[SessionId]) -> list[tuple[
     return pairs
 
 
-async def _clear(on: Stage, held: list[SessionId]) -> None:
+async def _clear(on: WorkspaceUnderTest, held: list[SessionId]) -> None:
     """End all that waits, so that no queue grows from round to round."""
     await asyncio.gather(*(on.workspace.inputs.clear(session) for session in held))
     # A clear is answered when it is stored; this comes after the ends of what it covers, which are written then.
     await on.workspace.engine.recorder.put(sync=False)
 
 
-async def _steady(on: Stage, bare: Bare, held: list[SessionId]) -> Figure:
+async def _steady(on: WorkspaceUnderTest, bare: BareStore, held: list[SessionId]) -> Figure:
     """Accepted per second when each of many submitters asks again as soon as it is answered."""
 
     async def ask(session: SessionId) -> None:
@@ -77,33 +63,17 @@ async def _steady(on: Stage, bare: Bare, held: list[SessionId]) -> Figure:
     return Figure(f"accepts, {SUBMITTERS} submitters", median(rates), "per second", median(limits), beside)
 
 
-async def _cancels(on: Stage, bare: Bare, models: HeldModels) -> list[tuple[float, float]]:
-    pairs = []
-    for session in await sessions(on, CANCELS):
-        before = models.begun
-        run = await _submit(on, session)
-        await models.until(before + 1)
-        limit = bare.commit()
-        began = time.perf_counter()
-        await on.workspace.inputs.cancel(session)
-        pairs.append((await on.ends.of(run.run_id) - began, limit))
-        await on.workspace.engine.wait_until_idle(session)
-    return pairs
-
-
 def _ms(pairs: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
     return ((value * 1e3, limit * 1e3) for value, limit in pairs)
 
 
 async def _measure() -> list[Figure]:
     models = HeldModels()
-    async with stage(models) as on:
-        bare = Bare(on.path)
-        grouped = Bare(on.path / "data", row=b"x" * 400)
+    async with workspace_under_test(models) as on:
+        bare = BareStore(on.path)
+        grouped = BareStore(on.path / "data", row=b"x" * 400)
         for _ in range(20):
             bare.commit()
-        single = await _single(on, bare, models)
-        cancelled = await _cancels(on, bare, models)
         held = await sessions(on, TOGETHER)
         before = models.begun
         await asyncio.gather(*(_submit(on, session) for session in held))
@@ -114,10 +84,8 @@ async def _measure() -> list[Figure]:
         grouped.close()
     one = "one bare synced commit"
     return [
-        ratio_of_medians("accept to durable, p50", "ms", _ms(single), one, Goal(1.5, is_ratio=True)),
         ratio_of_medians(f"{TOGETHER} accepts at once, p50", "ms", _ms(together), one, Goal(3, is_ratio=True)),
         steady,
-        ratio_of_medians("cancel to durable end, p50", "ms", _ms(cancelled), one, Goal(3, is_ratio=True)),
     ]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.figures import Figure, Goal, ratio_of_medians
-from bench.outside import Crowd, Speaker, served
+from bench.raw_client import RawClient, Readers
+from bench.servers import served
 
 __all__ = ["measure"]
 
@@ -59,46 +60,46 @@ def _leave(_: Path) -> None:
 
 def _answered(*, prepare: bool) -> float:
     with served(prepare=_furnish if prepare else _leave) as server:
-        return server.answer("/v1/health") * 1e3
+        return server.wait_for_answer(over_tcp=False) * 1e3
 
 
 def _first_turn(*, prepare: bool) -> float:
     with served(prepare=_furnish if prepare else _leave) as server:
-        server.answer("/v1/version")
-        speaker = Speaker(server)
-        session, crowd = speaker.session(), Crowd([speaker.stream()])
-        speaker.post(session, "words=20", interactive=True)
-        crowd.until_ends(1)
+        server.wait_for_answer("/v1/version", over_tcp=False)
+        client = RawClient(server, over_tcp=False)
+        session, readers = client.session(), Readers([client.stream()])
+        client.post(session, "words=20", interactive=True)
+        readers.until_ends(1)
         done = time.perf_counter() - server.began
-        crowd.close()
-        speaker.close()
+        readers.close()
+        client.close()
         return done * 1e3
 
 
 def _idle(*, prepare: bool) -> float:
     """Milliseconds of processor time in a second in which nothing happens."""
     with served(prepare=_furnish if prepare else _leave) as server:
-        server.answer("/v1/version")
-        speaker = Speaker(server)
-        session, crowd = speaker.session(), Crowd([speaker.stream()])
+        server.wait_for_answer("/v1/version", over_tcp=False)
+        client = RawClient(server, over_tcp=False)
+        session, readers = client.session(), Readers([client.stream()])
         for ending in _ENDINGS if prepare else ():
-            speaker.post(session, f'tool=view {{"file_path": "file.{ending}"}}')
-            crowd.until_ends(1)
-        _until_ready(speaker, *((len(_ENDINGS), 10) if prepare else (0, 0)))
+            client.post(session, f'tool=view {{"file_path": "file.{ending}"}}')
+            readers.until_ends(1)
+        _until_ready(client, *((len(_ENDINGS), 10) if prepare else (0, 0)))
         _pause(1.0)
         before = server.processor()
         _pause(_IDLE)
         spent = server.processor() - before
-        crowd.close()
-        speaker.close()
+        readers.close()
+        client.close()
         return spent / _IDLE * 1e3
 
 
-def _until_ready(speaker: Speaker, languages: int, tools: int) -> None:
+def _until_ready(client: RawClient, languages: int, tools: int) -> None:
     """Stopped or idle ones cost nothing anyway."""
     wanted = (("lsps", 2, languages), ("mcp/states", "connected", tools))
     while not all(
-        sum(info["state"] == state for info in speaker.look(what).values()) == n for what, state, n in wanted
+        sum(info["state"] == state for info in json.loads(client.get(what)).values()) == n for what, state, n in wanted
     ):
         _pause(0.05)
 

@@ -14,7 +14,7 @@ from typing import cast
 import uvloop
 
 from bench.figures import Figure
-from bench.stage import directory
+from bench.in_process import directory
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import MarkRead, Operation, Receipt

@@ -1,4 +1,4 @@
-"""Memory of idle sessions and of workspaces that were closed. Each number is that of a process of its own."""
+"""Memory of servers, idle sessions and closed workspaces. Each figure is that of a new process."""
 
 import asyncio
 import gc
@@ -10,18 +10,22 @@ from pathlib import Path
 import uvloop
 
 from bench.figures import Figure, Goal
-from bench.outside import MIB, Served, served
-from bench.stage import model_saying, sessions, stage, words
+from bench.in_process import model_saying, sessions, words, workspace_under_test
+from bench.plan import Plan
+from bench.repositories import copy_small
+from bench.servers import Provider, ServerProcess, served, served_floor
+from bench.turn_rows import Subject
 from holdfast.client.client import Client
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.runs import Prompt
 from holdfast.protocol.bodies import AgentMessage
 
-__all__ = ["measure"]
+__all__ = ["measure", "measure_closing", "measure_memory"]
 
 SESSIONS = 1_000
-WORKSPACES = 50
-PROMPTS = 2_000
+SESSIONS_WITH_TURN = 50
+PROMPTS_PER_WORKSPACE = 100
+_SECTION = "memory"
 _AT_ONCE = 50
 _WORKSPACES_AT_ONCE = 8
 _RELEASED_AFTER = 20.0
@@ -35,7 +39,7 @@ def _resident() -> int:
 async def _fill(count: int) -> int:
     """Resident bytes when that many sessions have had a run each, and are idle."""
     model = model_saying(words(20))
-    async with stage(model) as on:
+    async with workspace_under_test(model) as on:
         for start in range(0, count, _AT_ONCE):
             made = await sessions(on, min(_AT_ONCE, count - start))
             runs = await asyncio.gather(*(on.workspace.inputs.submit(Prompt(session, "Hello?")) for session in made))
@@ -53,11 +57,39 @@ def _in_a_process(count: int) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-async def _work(server: Served, name: str, prompts: int) -> Client:
-    """Send prompts in a workspace of its own, one after the other, with a stream open. Returns the client."""
+def _after_turns(server: ServerProcess) -> tuple[float, float]:
+    """Memory in MiB of an idle server, and after sessions with a turn each."""
+    server.wait_for_answer()
+    idle = server.resident()
+    subject = Subject(server, over_tcp=True)
+    for _ in range(SESSIONS_WITH_TURN):
+        subject.turn(subject.client.session())
+    subject.close()
+    return idle, server.resident()
+
+
+def measure_memory(provider: Provider, plan: Plan) -> list[Figure]:
+    """Measure fresh servers."""
+    del plan
+    with served_floor(provider) as floor:
+        limits = _after_turns(floor)
+    with served(settings=provider.settings) as server:
+        found = _after_turns(server)
+    rows = (
+        ("resident memory, idle", Goal(40), "54 MiB", "memory_idle"),
+        (f"resident memory after {SESSIONS_WITH_TURN} sessions with a turn", Goal(55), "80 MiB", "memory_turns"),
+    )
+    return [
+        Figure(name, value, "MiB", limit, "the floor", goal, key, _SECTION, reference)
+        for (name, goal, reference, key), value, limit in zip(rows, found, limits, strict=True)
+    ]
+
+
+async def _work(server: ServerProcess, name: str, prompts: int) -> Client:
+    """Send prompts in a workspace of its own, one after the other, with a stream open. Return the client."""
     path = server.root / name
-    path.mkdir()
-    client = Client(server.address)
+    await asyncio.to_thread(copy_small, path)
+    client = Client(server.tcp)
     workspace = (await client.create_workspace(str(path))).id
     session = (await client.create_session(workspace, name)).id
     async with client.events(workspace, since=0) as events:
@@ -74,18 +106,18 @@ async def _retire(client: Client) -> None:
     await client.close()
 
 
-async def _grow(server: Served) -> tuple[float, float, float]:
-    """Resident bytes of a server after a first workspace, after many, and when all are closed."""
-    await asyncio.to_thread(server.answer, "/v1/version")
+async def _grow(server: ServerProcess, workspaces: int, prompts: int) -> tuple[float, float, float]:
+    """Memory in MiB of a server after a first workspace, after many, and when all are closed."""
+    await asyncio.to_thread(server.wait_for_answer)
     await _retire(await _work(server, "first", 5))
     before = server.resident()
     places = asyncio.Semaphore(_WORKSPACES_AT_ONCE)
 
     async def work(number: int) -> Client:
         async with places:
-            return await _work(server, f"w{number}", PROMPTS // WORKSPACES)
+            return await _work(server, f"w{number}", prompts // workspaces)
 
-    clients = await asyncio.gather(*map(work, range(WORKSPACES)))
+    clients = await asyncio.gather(*map(work, range(workspaces)))
     most = server.resident()
     for client in clients:
         await _retire(client)
@@ -93,24 +125,24 @@ async def _grow(server: Served) -> tuple[float, float, float]:
     return before, most, server.resident()
 
 
-def measure() -> list[Figure]:
-    one, many = _in_a_process(1), _in_a_process(SESSIONS)
-    with served() as server:
-        before, most, closed = (size / MIB for size in uvloop.run(_grow(server)))
-    beside = "the server after its first workspace"
-    what = f"{PROMPTS:,} prompts in {WORKSPACES} workspaces"
+def measure_closing(provider: Provider, plan: Plan) -> list[Figure]:
+    """Send many prompts in many workspaces, and close these."""
+    prompts = PROMPTS_PER_WORKSPACE * plan.workspaces
+    with served(settings=provider.settings) as server:
+        before, most, closed = uvloop.run(_grow(server, plan.workspaces, prompts))
+    beside, goal = "the server after its first workspace", Goal(1.5, is_ratio=True)
+    work = f"{prompts:,} prompts in {plan.workspaces} workspaces"
     return [
-        Figure(
-            f"memory of {SESSIONS:,} idle sessions",
-            (many - one) / 1e6,
-            "MB",
-            one / 1e6,
-            "a process with one session",
-            Goal(20),
-        ),
-        Figure(f"memory after {what}", most, "MiB", before, beside),
-        Figure("memory when they are closed", closed, "MiB", before, beside, Goal(1.5, is_ratio=True)),
+        Figure(f"memory after {work}", most, "MiB", before, beside, None, "memory_work", _SECTION),
+        Figure("memory when they are closed", closed, "MiB", before, beside, goal, "memory_closed", _SECTION),
     ]
+
+
+def measure() -> list[Figure]:
+    """Return the row about idle sessions in process, which is not part of the table."""
+    one, many = _in_a_process(1), _in_a_process(SESSIONS)
+    name, beside = f"memory of {SESSIONS:,} idle sessions", "a process with one session"
+    return [Figure(name, (many - one) / 1e6, "MB", one / 1e6, beside, Goal(20))]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import msgspec
 import uvloop
 
 from bench.figures import Figure, Goal
-from bench.stage import Stage, sessions, stage
+from bench.in_process import WorkspaceUnderTest, sessions, workspace_under_test
 from holdfast.bus.bus import Bus
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message, Text, TextPart
@@ -32,8 +32,8 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.settings import Selection
 from holdfast.http11.sse import frame
 from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
-from holdfast.providers.provider_connection import ModelAccess
 from holdfast.tasks import TaskOwner
 
 __all__ = ["measure"]
@@ -214,9 +214,9 @@ async def _write(bus: Bus, path: Path) -> None:
 
 
 @asynccontextmanager
-async def _with_reader(url: str) -> AsyncIterator[Stage]:
+async def _with_reader(url: str) -> AsyncIterator[WorkspaceUnderTest]:
     readers = TaskOwner()
-    async with stage(OneModel(_model(url))) as on:
+    async with workspace_under_test(OneModel(_model(url))) as on:
         path = on.path / "reader.sock"
         with _process(_READER, str(path)):
             readers.start(_write(on.workspace.bus, path), name="reader")
@@ -225,7 +225,7 @@ async def _with_reader(url: str) -> AsyncIterator[Stage]:
             await readers.drain()
 
 
-async def _turn(on: Stage, session: SessionId) -> float:
+async def _turn(on: WorkspaceUnderTest, session: SessionId) -> float:
     began = time.process_time()
     run = await on.workspace.inputs.submit(Prompt(session, "Tell me about it, at length.", delivery="queue"))
     await on.ends.of(run.run_id)
@@ -234,7 +234,7 @@ async def _turn(on: Stage, session: SessionId) -> float:
 
 
 @asynccontextmanager
-async def _nowhere(on: Stage) -> AsyncIterator[asyncio.WriteTransport]:
+async def _nowhere(on: WorkspaceUnderTest) -> AsyncIterator[asyncio.WriteTransport]:
     """A second reader, for the relay."""
     path = on.path / "relay.sock"
     with _process(_READER, str(path)):

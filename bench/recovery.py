@@ -8,45 +8,52 @@ from pathlib import Path
 from statistics import median
 
 import apsw
+import msgspec
 import uvloop
 
 from bench.figures import Figure
-from bench.stage import HeldModels, directory
+from bench.in_process import HeldModels, directory
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun, Write
+from holdfast.domain.messages import Finish, FinishPart, Text, TextPart
+from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.runtime.workspace import FixedServices, SystemClock, new_id, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 
-__all__ = ["measure"]
+__all__ = ["EVENTS_PER_TURN", "measure", "stored_session"]
 
 SESSIONS = 10_000
 UNFINISHED = 20
 ROUNDS = 3
 _AT_ONCE = 250
 _WORKSPACE = "/bench"
+_QUESTION = "What is wrong with this test? " * 4
+_ANSWER = "It waits for the wrong event. "
+_MODEL = ModelInfo("bench", "large")
+EVENTS_PER_TURN = 5
+"""Stored events of each turn of `stored_session`."""
 
 
-def _session(number: int, now: int) -> Write:
-    """A session with a run, its prompt and its answer. The last few runs have no end."""
-    session, run = SessionId(f"session-{number:06}"), RunId(f"run-{number:06}")
-    author = MessageFactory(session, run, now // 1000, new_id)
+def stored_session(number: int, now: int, turns: int = 1, *, is_ended: bool = True) -> Write:
+    """Return the write of a session with turns of a prompt and an answer each. With `is_ended` the last run has one."""
+    session = SessionId(f"session-{number:06}")
     made = Session(session, SessionId(""), f"Session {number}", 0, 0, 0, MessageId(""), 0.0, now, now, False, 0)
-    prompt, answer = (
-        author.user("What is wrong with this test? " * 4),
-        author.user("It waits for the wrong event. " * 8),
-    )
-    operations: list[Operation] = [
-        CreateSession(made),
-        Admit(Run(run, session, "accepted", "queue", now, prompt="What is wrong with this test? " * 4), b"hash"),
-        StartRun(run, now),
-        PutMessage(prompt),
-        PutMessage(answer),
-    ]
-    if number >= UNFINISHED:
-        operations.append(EndRun(run, "completed", now, message_id=answer.id, text="It waits for the wrong event."))
+    operations: list[Operation] = [CreateSession(made)]
+    for turn in range(turns):
+        run = RunId(f"run-{number:06}-{turn}")
+        author = MessageFactory(session, run, now // 1000, new_id)
+        prompt, parts = (
+            author.user(_QUESTION),
+            (TextPart(Text(_ANSWER * 8)), FinishPart(Finish("end_turn", now // 1000))),
+        )
+        answer = msgspec.structs.replace(author.assistant(_MODEL), parts=parts)
+        accepted = Run(run, session, "accepted", "queue", now, prompt=_QUESTION)
+        operations += [Admit(accepted, b"hash"), StartRun(run, now), PutMessage(prompt), PutMessage(answer)]
+        if is_ended or turn < turns - 1:
+            operations.append(EndRun(run, "completed", now, message_id=answer.id, text=_ANSWER))
     return Write(tuple(operations), sync=False)
 
 
@@ -55,7 +62,7 @@ async def _fill(data: Path, killed: Path) -> None:
     ledger = SqliteLedger(data)
     record = await ledger.open_workspace(_WORKSPACE)
     now = SystemClock().now_ms()
-    writes: Iterator[Write] = (_session(number, now) for number in range(SESSIONS))
+    writes: Iterator[Write] = (stored_session(number, now, is_ended=number >= UNFINISHED) for number in range(SESSIONS))
     ticket = 0
     while batch := list(islice(writes, _AT_ONCE)):
         ticket += 1

@@ -1,21 +1,25 @@
-"""Start-up: until a server answers, until it has answered a prompt, and what a one-shot `holdfast run` takes."""
+"""Start of servers and commands: until the first answer, until the first turn has ended, one-shot `holdfast run`."""
 
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 from bench.figures import Figure, Goal
-from bench.outside import Crowd, Served, Speaker, environment, served
-from holdfast.lockfile import LOCK_NAME, directory_id
+from bench.plan import Plan
+from bench.repositories import temporary_directory
+from bench.servers import Provider, ServerProcess, environment, free_port, served
+from bench.turn_rows import Subject
+from holdfast.client.address import Address
+from holdfast.lock_owner import LOCK_NAME, directory_id
 from holdfast.server.http.listen import UnixListener
 
-__all__ = ["measure"]
+__all__ = ["measure", "measure_runs", "measure_starts"]
 
 TIMES = 9
+_SECTION = "start"
 
 
 def _ran(root: Path, *command: str) -> float:
@@ -31,21 +35,72 @@ def _ran(root: Path, *command: str) -> float:
     return time.perf_counter() - began
 
 
-def _first_turn(server: Served) -> float:
-    server.answer("/v1/version")
-    speaker = Speaker(server)
-    session, crowd = speaker.session(), Crowd([speaker.stream()])
-    speaker.post(session, "words=20")
-    crowd.until_ends(1)
-    done = time.perf_counter() - server.began
-    crowd.close()
-    speaker.close()
-    return done
+def _bare_start() -> float:
+    """Seconds until the bare process has answered over TCP."""
+    address = Address(host="127.0.0.1", port=free_port())
+    began = time.perf_counter()
+    with subprocess.Popen([sys.executable, "-m", "bench.bare_process", str(address.port)]) as process:
+        return ServerProcess(temporary_directory(), process, began, address).wait_for_answer()
 
 
-def _warm(server: Served) -> list[float]:
-    server.answer("/v1/version")
-    return [_ran(server.root, "-m", "holdfast", "run", "words=20") for _ in range(TIMES)]
+def _first_answer(provider: Provider, *, over_tcp: bool) -> float:
+    with served(settings=provider.settings) as server:
+        return server.wait_for_answer(over_tcp=over_tcp)
+
+
+def _first_turn(provider: Provider, *, over_tcp: bool) -> float:
+    """Seconds until the end of the first turn, whose client waits for the first answer before it connects."""
+    with served(settings=provider.settings) as server:
+        server.wait_for_answer(over_tcp=over_tcp)
+        subject = Subject(server, over_tcp=over_tcp)
+        subject.turn(subject.client.session(), "words=20")
+        seconds = time.perf_counter() - server.began
+        subject.close()
+    return seconds
+
+
+def measure_starts(provider: Provider, plan: Plan) -> list[Figure]:
+    """Start servers with an empty data directory, each time beside a bare process."""
+    bare, answers, turns, on_socket = [], [], [], []
+    for _ in range(plan.starts):
+        bare.append(_bare_start())
+        answers.append(_first_answer(provider, over_tcp=True))
+        turns.append(_first_turn(provider, over_tcp=True))
+        on_socket.append(_first_answer(provider, over_tcp=False))
+    limit, beside = median(bare) * 1e3, "a bare process that imports asyncio, msgspec and apsw and answers once"
+    rows = (
+        ("spawn to first true answer, TCP", answers, 2.0, "52-67 ms", "start"),
+        ("spawn to first true answer, unix socket", on_socket, 2.0, "", "start_unix"),
+        ("spawn to end of first turn, TCP", turns, 3.5, "131 ms", "start_turn"),
+    )
+    return [
+        Figure(name, median(found) * 1e3, "ms", limit, beside, Goal(bound, is_ratio=True), key, _SECTION, reference)
+        for name, found, bound, reference, key in rows
+    ]
+
+
+def measure_runs(provider: Provider, plan: Plan) -> list[Figure]:
+    """Run the one-shot command against a running server, beside an interpreter that does nothing."""
+    with served(settings=provider.settings) as server:
+        server.wait_for_answer()
+        alone, runs = [], []
+        _ran(server.root, "-m", "holdfast", "run", "words=20")
+        for _ in range(plan.starts):
+            alone.append(_ran(server.root, "-c", "pass") * 1e3)
+            runs.append(_ran(server.root, "-m", "holdfast", "run", "words=20") * 1e3)
+    return [
+        Figure(
+            "one-shot run with a running server",
+            median(runs),
+            "ms",
+            median(alone),
+            "an interpreter alone",
+            None,
+            "run",
+            _SECTION,
+            "1.36 × the time of Holdfast",
+        )
+    ]
 
 
 def _cold() -> float:
@@ -60,10 +115,10 @@ def _to_the_wire() -> float:
     """Until the prompt of `holdfast run` is on the wire, to somebody who answers at once."""
     with served("-c", "pass") as nobody:
         nobody.process.wait()
-        listener = UnixListener(nobody.address.path)
+        listener = UnixListener(nobody.unix.path)
         listener.socket.listen()
         data = nobody.root / ".local" / "share" / "holdfast"
-        data.mkdir(parents=True)
+        data.mkdir(parents=True, exist_ok=True)
         (data / LOCK_NAME).write_text(f"1\n{listener.path}\n")
         heard: list[float] = []
         thread = threading.Thread(target=_play, args=(listener, heard, directory_id(data)))
@@ -99,32 +154,19 @@ def _play(listener: UnixListener, heard: list[float], data_id: str) -> None:
         connection.close()
 
 
-def _times(measured: Callable[[Served], float]) -> float:
-    found = []
-    for _ in range(TIMES):
-        with served() as server:
-            found.append(measured(server))
-    return median(found) * 1e3
-
-
 def measure() -> list[Figure]:
-    """Medians, each beside what an interpreter alone takes in the same minute."""
+    """Return the rows about commands that are not part of the table, beside an interpreter alone."""
     with served() as server:
-        floor = median(_ran(server.root, "-c", "pass") for _ in range(TIMES)) * 1e3
-        warm = median(_warm(server)) * 1e3
+        alone = median(_ran(server.root, "-c", "pass") for _ in range(TIMES)) * 1e3
         help_ = median(_ran(server.root, "-m", "holdfast", "--help") for _ in range(TIMES)) * 1e3
-        asyncio_ = median(_ran(server.root, "-c", "import uvloop") for _ in range(TIMES)) * 1e3
+        uvloop = median(_ran(server.root, "-c", "import uvloop") for _ in range(TIMES)) * 1e3
     rows = [
-        # The server answers when everything is loaded and its store is open.
-        ("spawn to first answer", _times(lambda server: server.answer("/v1/health")), 250),
-        ("spawn to first turn done", _times(_first_turn), 300),
-        ("one-shot run, with a server", warm, 100),
-        ("one-shot run, without", median(_cold() for _ in range(TIMES)) * 1e3, 350),
+        ("one-shot run, without a server", median(_cold() for _ in range(TIMES)) * 1e3, 350),
         ("run: start to prompt on the wire", median(_to_the_wire() for _ in range(TIMES)) * 1e3, 60),
         ("holdfast --help", help_, 100),
-        ("uvloop and asyncio alone", asyncio_, None),
+        ("uvloop and asyncio alone", uvloop, None),
     ]
     return [
-        Figure(name, value, "ms", floor, "an interpreter alone", None if goal is None else Goal(goal))
+        Figure(name, value, "ms", alone, "an interpreter alone", None if goal is None else Goal(goal))
         for name, value, goal in rows
     ]

@@ -18,7 +18,7 @@ from statistics import median
 from textual.app import App, ComposeResult
 
 from bench.figures import Figure, Goal
-from bench.outside import Served, environment, served
+from bench.servers import ServerProcess, environment, served
 from holdfast.domain.ids import MessageId
 from holdfast.tui.blocks import AnswerBlock, Block, PromptBlock, ToolBlock
 from holdfast.tui.widgets.transcript import Transcript
@@ -27,8 +27,8 @@ __all__ = ["measure"]
 
 TIMES = 5
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
-_PAINTED = b"ay what you want done"
-"""The cursor stands on the first letter, which is drawn apart."""
+_PAINTED = b"escribe what to do"
+"""The placeholder without its first letter, which the cursor covers and which is drawn apart."""
 _SIZE = struct.pack("HHHH", 40, 120, 0, 0)
 
 
@@ -74,13 +74,13 @@ class Shown:
 
 
 @contextmanager
-def _shown(server: Served) -> Iterator[Shown]:
+def _shown(server: ServerProcess) -> Iterator[Shown]:
     outside, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, _SIZE)
     known = environment(server.root) | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", "from holdfast.cli.clients import tui_command; tui_command()"],
+        [sys.executable, "-P", "-c", "from holdfast.cli.frontends import tui_command; tui_command()"],
         env=known,
         cwd=server.root / "project",
         stdin=inside,
@@ -98,12 +98,12 @@ def _shown(server: Served) -> Iterator[Shown]:
         os.close(outside)
 
 
-def _first_paint(server: Served) -> float:
+def _first_paint(server: ServerProcess) -> float:
     with _shown(server) as shown:
         return shown.wait() * 1e3
 
 
-def _shares(server: Served) -> tuple[float, float]:
+def _shares(server: ServerProcess) -> tuple[float, float]:
     """Idle, and while 80 words a second come."""
     with _shown(server) as shown:
         shown.wait()
@@ -155,7 +155,7 @@ async def _scrolled(messages: int) -> tuple[float, float]:
 def measure() -> list[Figure]:
     """CPU shares are of one processor; other work on the machine does not change them, but the times."""
     with served() as server:
-        server.answer("/v1/version")
+        server.wait_for_answer("/v1/version", over_tcp=False)
         with _shown(server) as first:
             first.wait()
         paint = median(_first_paint(server) for _ in range(TIMES))

@@ -16,8 +16,8 @@ from typing import Any
 from playwright.async_api import Browser, Page, async_playwright
 
 from bench.figures import Figure, Goal
-from bench.stage import directory
-from holdfast.client.locate import locate
+from bench.in_process import directory
+from holdfast.client.server_launcher import locate
 from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, StreamPart, TextDelta
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.server.web.web_app import BUNDLE

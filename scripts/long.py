@@ -1,4 +1,4 @@
-"""Trials with fresh seeds for as long as somebody has time. Started by `scripts/long`.
+"""Trials with fresh seeds for a given number of minutes. Started by `scripts/long`.
 
 Each trial is a function of a seed that raises when a promise is broken. They take turns of a few seconds.
 Another kind of trial is one more line in `TRIALS`.
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 USAGE = "usage: scripts/long MINUTES | scripts/long --replay NAME SEED"
 TURN_SECONDS = 5.0
 REPORT_SECONDS = 30.0
-MOST_SHOWN = 3
+MAX_SHOWN = 3
 MUTANTS_MINUTES = 10.0
 MUTATION_MINUTES = 60.0
 MUTATION_SAMPLE = 200
@@ -49,13 +49,13 @@ TRIALS = (
     Trial("swaps", "trials.link_swaps", "try_swap"),
     Trial("spellings", "trials.command_spellings", "try_spellings"),
     Trial("data", "trials.command_spellings", "try_data"),
-    Trial("unasked", "trials.unapproved_commands", "try_unasked"),
+    Trial("unapproved", "trials.unapproved_commands", "try_unapproved"),
     Trial("data directory", "trials.replaced_data_directory", "try_detach"),
 )
 
 
 class Tally:
-    """What became of one trial so far."""
+    """Results of one trial so far."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -63,15 +63,15 @@ class Tally:
         self.tried = 0
         self.failed: list[int] = []
 
-    def take_turn(self, until: float) -> None:
+    def run_until(self, until: float) -> None:
         while time.monotonic() < until:
             seed = secrets.randbelow(1 << 31)
             try:
                 self.run(seed)
             except Exception:
                 self.failed.append(seed)
-                if len(self.failed) <= MOST_SHOWN:
-                    say(f"\n{self.trial.name}, seed {seed}:\n{traceback.format_exc()}")
+                if len(self.failed) <= MAX_SHOWN:
+                    print_line(f"\n{self.trial.name}, seed {seed}:\n{traceback.format_exc()}")
             self.tried += 1
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class Tally:
         return f"{self.trial.name}: {self.tried} tried, {len(self.failed)} violations{seeds}"
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -89,11 +89,11 @@ def keep_trying(tallies: list[Tally], minutes: float) -> None:
     report = time.monotonic() + REPORT_SECONDS
     while time.monotonic() < end:
         for tally in tallies:
-            tally.take_turn(min(end, time.monotonic() + TURN_SECONDS))
+            tally.run_until(min(end, time.monotonic() + TURN_SECONDS))
         if time.monotonic() > report:
             report = time.monotonic() + REPORT_SECONDS
             left = max(0.0, end - time.monotonic()) / 60
-            say(f"{left:.1f} minutes left; " + "; ".join(map(str, tallies)))
+            print_line(f"{left:.1f} minutes left; " + "; ".join(map(str, tallies)))
 
 
 def catches_mutants() -> bool:
@@ -103,10 +103,10 @@ def catches_mutants() -> bool:
 
 
 def sample_mutants() -> None:
-    """Print the survivors of a fresh sample of mutants. A reader judges them: they are no violations by themselves."""
+    """Print the survivors of a fresh sample of mutants. They need a review: not each of them is a violation."""
     seed = str(secrets.randbelow(1 << 31))
     script = Path(__file__).with_name("mutation")
-    say(f"scripts/mutation --sample {MUTATION_SAMPLE} --seed {seed}")
+    print_line(f"scripts/mutation --sample {MUTATION_SAMPLE} --seed {seed}")
     subprocess.run([str(script), "--sample", str(MUTATION_SAMPLE), "--seed", seed], check=False)
 
 
@@ -120,17 +120,17 @@ def try_long(minutes: float) -> int:
     with contextlib.suppress(KeyboardInterrupt):
         keep_trying(tallies, minutes)
     for tally in tallies:
-        say(str(tally))
+        print_line(str(tally))
     return 1 if any(tally.failed for tally in tallies) or not is_caught else 0
 
 
 def replay(name: str, seed: int) -> int:
     found = [trial for trial in TRIALS if trial.name == name]
     if not found:
-        say(f"There is no trial called {name}. There is: {', '.join(trial.name for trial in TRIALS)}.")
+        print_line(f"There is no trial called {name}. There is: {', '.join(trial.name for trial in TRIALS)}.")
         return 2
     found[0].load()(seed)
-    say(f"{name}, seed {seed}: no violation")
+    print_line(f"{name}, seed {seed}: no violation")
     return 0
 
 
@@ -141,7 +141,7 @@ def main(arguments: list[str]) -> int:
         case [minutes] if minutes.replace(".", "", 1).isdigit():
             return try_long(float(minutes))
         case _:
-            say(USAGE)
+            print_line(USAGE)
             return 2
 
 

@@ -1,8 +1,8 @@
-"""The directory of a test session: everything that tests and the programs they start create lies in it.
+"""The directory of a test session: it contains everything created by tests and the programs they start.
 
-Its path is short, because paths of sockets have at most 104 bytes. The session that made it holds a lock on it, which
-ends with the process, however it ends. Each session removes the directories of sessions that are no longer there, and
-ends the processes that they have left.
+Its path is short, because paths of sockets have at most 104 bytes. The session holds a lock on it, which ends with the
+process in every case. Each session removes the directories of sessions that no longer exist, and kills their remaining
+processes.
 """
 
 import fcntl
@@ -28,14 +28,14 @@ _MEMORY_VARIABLE = "HOLDFAST_TEST_MEMORY"
 
 @contextmanager
 def session_directory() -> Iterator[None]:
-    """Make the directory and name it in the environment; remove it at the end. A session within a session shares it."""
+    """Create the directory and name it in the environment; remove it at the end. A nested session shares it."""
     if os.path.isdir(os.environ.get(_VARIABLE, "")):
         yield
         return
     tops = [top for top in (_TOP, _MEMORY) if os.access(top, os.W_OK)]
     for top in tops:
         _remove_abandoned(top)
-    # The directories that pytest keeps after a failure stay where they are.
+    # Directories that pytest keeps after a failure are not removed.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     roots = [_make_root(top) for top in tops]
     os.environ["TMPDIR"] = os.environ["TMUX_TMPDIR"] = os.environ[_VARIABLE] = str(roots[0][0])
@@ -66,7 +66,7 @@ def scratch_directory() -> Iterator[Path]:
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """Yield a new directory in shared memory (where there is none: in the session's directory), and remove it."""
+    """Yield a new directory in shared memory (or in the session's directory if there is none), and remove it."""
     made = _make(Path(os.environ[_MEMORY_VARIABLE]), "", 0o700)
     try:
         yield made
@@ -83,7 +83,7 @@ def _make(top: Path, prefix: str, mode: int) -> Path:
 
 
 def _make_root(top: Path) -> tuple[Path, int]:
-    # Some tests work as another user, who has to get through.
+    # Some tests run as another user, who needs access.
     made = _make(top, _PREFIX, 0o711)
     lock = _lock(made)
     assert lock is not None
@@ -121,7 +121,7 @@ def _remove(root: Path) -> None:
 
 
 def _processes_of(root: Path) -> Iterator[int]:
-    """Yield the processes that were started with this directory as the one for temporary files, but not our own."""
+    """Yield the processes that were started with this directory for temporary files, except this one."""
     own = {os.getpid(), os.getppid()}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -1,4 +1,6 @@
-"""The limit of a test acts whatever the test does: in a loop of C, in C code that holds on, or in plain Python."""
+"""The time limit of a test is enforced whatever the test does: in a C event loop, in blocking C code, or in plain
+Python.
+"""
 
 import os
 import subprocess
@@ -20,7 +22,7 @@ HANGING = {
 
 
 @pytest.mark.parametrize("kind", HANGING)
-def test_a_test_that_hangs_is_ended(tmp_path: Path, kind: str) -> None:
+def test_hanging_test_is_ended(tmp_path: Path, kind: str) -> None:
     (tmp_path / "test_hanging.py").write_text(HANGING[kind])
     plugins = ("conftest", "pytest_asyncio.plugin", "pytest_timeout", "no:cacheprovider")
     chosen = [word for plugin in plugins for word in ("-p", plugin)]

@@ -1,4 +1,4 @@
-"""The mutation runner: its children are limited and leave nothing, its map is right, its patches fit."""
+"""The mutation runner: its children are limited and leave nothing, its map is correct, its patches apply."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ import pytest
 from planting import Mutant, mutants_of_file
 from planting.live import CannotPlantError
 from planting.runner import disk
-from planting.runner.children import Job, Limits, Outcome, Tell, run_jobs
+from planting.runner.children import Job, Limits, Outcome, Report, run_jobs
 from planting.runner.patches import read_patches
 from planting.runner.selection import Equivalents, Name, Selection, functions_near, name_of, select, source_files
 from planting.runner.tracing import Map, Tracer, key_of
@@ -79,12 +79,12 @@ def run_one(job: Job) -> Outcome:
 
 
 def test_results_of_children_arrive() -> None:
-    def work(tell: Tell, folder: Path) -> None:
+    def work(report: Report, folder: Path) -> None:
         assert folder.is_dir()
         assert os.environ["TMPDIR"] == str(folder)
-        tell({"test": "a"})
-        tell({"test": "b"})
-        tell({"end": "failed", "text": "why", "data": {"folder": str(folder)}})
+        report({"test": "a"})
+        report({"test": "b"})
+        report({"end": "failed", "text": "why", "data": {"folder": str(folder)}})
 
     outcome = run_one(Job("job", work, NO_LIMITS))
     assert outcome[:4] == ("failed", "b", "why", 2)
@@ -94,26 +94,26 @@ def test_results_of_children_arrive() -> None:
 def test_several_children_run_at_once_and_a_result_may_lead_to_another() -> None:
     reader, writer = os.pipe()
 
-    def wait(tell: Tell, folder: Path) -> None:
-        tell({"end": "passed", "text": os.read(reader, 1).decode()})
+    def wait(report: Report, folder: Path) -> None:
+        report({"end": "passed", "text": os.read(reader, 1).decode()})
 
-    def write(tell: Tell, folder: Path) -> None:
+    def write(report: Report, folder: Path) -> None:
         os.write(writer, b"x")
-        tell({"end": "passed"})
+        report({"end": "passed"})
 
     jobs = [Job("wait", wait, NO_LIMITS), Job("write", write, NO_LIMITS)]
     names = []
     for job, outcome in run_jobs(lambda: jobs.pop(0) if jobs else None, 2):
         names.append((job.name, outcome.text))
         if len(names) == 2:
-            jobs.append(Job("last", lambda tell, folder: tell({"end": "passed", "text": "z"}), NO_LIMITS))
+            jobs.append(Job("last", lambda report, folder: report({"end": "passed", "text": "z"}), NO_LIMITS))
     os.close(reader)
     os.close(writer)
     assert sorted(names) == [("last", "z"), ("wait", "x"), ("write", "")]
 
 
-def hang(tell: Tell, folder: Path) -> None:
-    tell({"test": "a"})
+def hang(report: Report, folder: Path) -> None:
+    report({"test": "a"})
     signal.pause()
 
 
@@ -127,10 +127,10 @@ def test_children_are_ended_at_their_limits(limits: Limits, word: str) -> None:
     assert (outcome.word, outcome.test) == (word, "a")
 
 
-def test_a_child_that_ends_without_a_result_has_died() -> None:
-    assert run_one(Job("job", lambda tell, folder: os._exit(3), NO_LIMITS)).word == "died"
+def test_child_that_ends_without_a_result_is_reported_as_died() -> None:
+    assert run_one(Job("job", lambda report, folder: os._exit(3), NO_LIMITS)).word == "died"
 
-    def fail(tell: Tell, folder: Path) -> None:
+    def fail(report: Report, folder: Path) -> None:
         raise SystemExit("no")
 
     outcome = run_one(Job("job", fail, NO_LIMITS))
@@ -140,13 +140,13 @@ def test_a_child_that_ends_without_a_result_has_died() -> None:
 def test_processes_that_left_their_group_and_parent_are_ended() -> None:
     """The supervisor waits for their end, so that nothing runs when the result is known."""
 
-    def work(tell: Tell, folder: Path) -> None:
+    def work(report: Report, folder: Path) -> None:
         program = "setsid sh -c 'echo $$; exec sleep 600' & sleep 600"
         shell = subprocess.Popen(["sh", "-c", program], start_new_session=True, stdout=subprocess.PIPE, text=True)
         assert shell.stdout is not None
         process = int(shell.stdout.readline())
         os.kill(shell.pid, signal.SIGKILL)
-        tell({"end": "passed", "data": {"process": process}})
+        report({"end": "passed", "data": {"process": process}})
 
     outcome = run_one(Job("job", work, NO_LIMITS))
     assert outcome.word == "passed"
@@ -157,7 +157,7 @@ def test_processes_that_left_their_group_and_parent_are_ended() -> None:
 # The map
 
 
-def test_the_tracer_notes_each_function_once_in_each_test(root: Path) -> None:
+def test_tracer_records_each_function_once_per_test(root: Path) -> None:
     module = load(source_of(root))
     tracer = Tracer([source_of(root)], root)
 
@@ -243,7 +243,7 @@ def test_equivalent_mutants_are_found_again_after_lines_have_moved(root: Path) -
     assert Equivalents(root / "missing").reasons == {}
 
 
-def test_the_functions_that_show_a_constant_or_a_field_are_those_that_mention_it(root: Path) -> None:
+def test_functions_near_a_constant_or_field_mention_it(root: Path) -> None:
     def near(qualname: str) -> list[str]:
         unit = next(one.unit for one in mutants_of_file(source_of(root)) if one.qualname == qualname)
         return [name.partition(":")[2] for name in functions_near(unit, root)]
@@ -321,7 +321,7 @@ def test_other_patches_are_planted_on_disk_only(root: Path, before: str, after: 
         patch.plant()
 
 
-def test_a_patch_that_does_not_fit_is_refused(root: Path) -> None:
+def test_patch_that_does_not_apply_is_refused(root: Path) -> None:
     folder = write_patch(root, "late", "self.size += by", "self.size -= by")
     source_of(root).write_text("pass\n")
     with pytest.raises(SystemExit, match=r"late\.patch does not fit"):
@@ -344,7 +344,7 @@ def test_a_program_answers():
 """
 
 
-def test_programs_see_what_is_planted_on_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_use_mistakes_planted_on_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "NAMESPACES", ())
     monkeypatch.setattr(disk, "PLANT", 'cp "$1" "$2"')
     (root / "test_thing.py").write_text(TESTS)

@@ -1,4 +1,4 @@
-"""The library that plants mistakes: every operator makes its mutants, and they act until they are taken back."""
+"""Library for planted mistakes: every operator creates its mutants, which take effect until they are reverted."""
 
 import asyncio
 import functools
@@ -109,7 +109,7 @@ class Child(Base):
 
 
 class Struct(msgspec.Struct, frozen=True):
-    """Has defaults that only its type knows."""
+    """Has defaults that only its type contains."""
 
     name: str
     size: int = 4
@@ -171,7 +171,7 @@ TEXTS: list[tuple[object, str, str]] = [
 
 
 @pytest.mark.parametrize(("thing", "kind", "text"), TEXTS, ids=[f"{kind}: {text}" for _, kind, text in TEXTS])
-def test_operators_make_their_mutants(thing: object, kind: str, text: str) -> None:
+def test_operators_create_their_mutants(thing: object, kind: str, text: str) -> None:
     assert one(thing, text).kind == kind
 
 
@@ -213,7 +213,7 @@ EFFECTS: list[tuple[object, str, Callable[[], object], object, object]] = [
 
 
 @pytest.mark.parametrize(("thing", "text", "act", "before", "after"), EFFECTS)
-def test_a_planted_mutant_acts_until_it_is_taken_back(
+def test_planted_mutant_takes_effect_until_it_is_reverted(
     thing: object, text: str, act: Callable[[], object], before: object, after: object
 ) -> None:
     assert act() == before
@@ -272,7 +272,7 @@ def test_code_that_loses_a_free_variable_is_planted() -> None:
     assert Lonely().name() == "base"
 
 
-def test_lines_and_descriptions_name_the_place() -> None:
+def test_lines_and_descriptions_name_the_location() -> None:
     mutant = one(order, "log.append('second') -> (nothing)")
     assert mutant.line == order.__code__.co_firstlineno + 2
     assert str(mutant).startswith(f"{__file__}:{mutant.line} order: statement: ")
@@ -286,7 +286,7 @@ def test_every_mutant_of_this_file_compiles_on_disk() -> None:
         compile(mutant.source(), __file__, "exec")
 
 
-def test_mutants_that_nothing_live_belongs_to_are_refused() -> None:
+def test_mutants_of_unloaded_code_are_refused() -> None:
     unit = next(unit for unit in units_of_file(__file__) if unit.qualname == "sometimes")
     assert len(functions_of(unit)) == 1
     text = __file__.replace("test_planting", "conftest")

@@ -1,4 +1,4 @@
-"""Rules of the house that no linter can say."""
+"""Project rules that no linter can check."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ PURE = (
     "engine/lifecycle.py",
     "engine/response_builder.py",
     "engine/retries.py",
-    "extensions/lsp/server_state.py",
+    "extensions/lsp/server_lifecycle.py",
     "server/presence.py",
     "server/streams/crush_stream.py",
     "server/web/web_auth.py",
@@ -46,7 +46,7 @@ PURE = (
 IMPURE_IMPORTS = {"asyncio", "time", "random", "uuid", "os", "logging", "datetime"}
 
 _TOP = {"src", "scripts", "tests", "docs", "bench", ".ci"}
-_ROOMS = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+_PACKAGE_LINES = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 _FILE = re.compile(r"[\w.-]+\.(py|md|toml|lock|sql)")
 _PATH = re.compile(r"[\w./-]+")
 
@@ -60,17 +60,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), name_of(path))
 
 
-def dotted(node: ast.expr) -> str:
-    """`a.b` for the expression a.b; what is no such thing has no name."""
+def dotted_name(node: ast.expr) -> str:
+    """Return `a.b` for the expression a.b; other expressions have no name."""
     if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
+        return f"{dotted_name(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def calls(path: Path, *words: str) -> Iterator[tuple[str, ast.Call]]:
-    """Every call, with the dotted name of what is called; names imported from a module get its name in front.
+    """Yield every call with its dotted name; imported names are prefixed with their module.
 
-    Only of a file in which one of the words stands: taking all files apart takes its time.
+    Only files that contain one of the words are parsed: parsing all of them takes long.
     """
     if not any(word in path.read_text() for word in words):
         return
@@ -83,12 +83,12 @@ def calls(path: Path, *words: str) -> Iterator[tuple[str, ast.Call]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = dotted(node.func)
+            name = dotted_name(node.func)
             yield origin.get(name, name), node
 
 
 def public_names(path: Path) -> list[str] | None:
-    """What `__all__` lists, or None if there is none."""
+    """Return the content of `__all__`, or None if there is none."""
     for node in tree_of(path).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
@@ -98,13 +98,13 @@ def public_names(path: Path) -> list[str] | None:
 # Documents
 
 
-def fenced(text: str) -> Iterator[tuple[str, str]]:
+def fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
     for block in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         yield block[1], block[2]
 
 
 def drawn_paths(tree: str) -> Iterator[str]:
-    """The paths of a drawn tree: two spaces for each level, names apart by one, then a remark."""
+    """Yield the paths of a drawn tree: two spaces for each level, names separated by one, then a remark."""
     folders: list[str] = []
     for line in tree.splitlines():
         depth = (len(line) - len(line.lstrip())) // 2
@@ -118,13 +118,13 @@ def is_path(word: str) -> bool:
     if not _PATH.fullmatch(word) or word.startswith("/"):
         return False
     first, slash, _ = word.partition("/")
-    return bool(slash and first in _TOP | _ROOMS) or bool(_FILE.fullmatch(word.rpartition("/")[2]))
+    return bool(slash and first in _TOP | _PACKAGE_LINES) or bool(_FILE.fullmatch(word.rpartition("/")[2]))
 
 
 def named_paths(text: str) -> set[str]:
-    """What a document names: drawn trees, links, and the words in backquotes and blocks that look like paths."""
+    """Yield the paths in a document: drawn trees, links, and words in backquotes and blocks that look like paths."""
     paths: set[str] = set()
-    for kind, block in fenced(text):
+    for kind, block in fenced_blocks(text):
         paths |= set(drawn_paths(block)) if kind == "tree" else {word for word in block.split() if is_path(word)}
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     paths |= {word for span in re.findall(r"`([^`\n]+)`", prose) for word in span.split() if is_path(word)}
@@ -141,11 +141,11 @@ def exists(path: str, document: Path) -> bool:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_paths_named_in_documents_exist(document: Path) -> None:
     missing = sorted(path for path in named_paths(document.read_text()) if not exists(path, document))
-    assert not missing, f"{name_of(document)} names what is not there: {missing}"
+    assert not missing, f"{name_of(document)} names missing paths: {missing}"
 
 
 def test_path_reader_sees_paths() -> None:
-    """The test above is worth nothing if it overlooks paths."""
+    """The test above proves nothing if it overlooks paths."""
     prose = "`a.py`, `domain/x` and `scripts/no -x`; [doc](docs/no.md) `application/json` `a b`"
     text = f"{prose}\n```tree\nsrc/\n  a/\n    b.py c.py  two\n```\n"
     assert named_paths(text) == {
@@ -197,7 +197,7 @@ def test_modules_stay_short() -> None:
 
 
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The lines of a function, from its `def` on, without its docstring."""
+    """Return the lines of a function from its `def`, without its docstring."""
     length = (function.end_lineno or 0) - function.lineno + 1
     if ast.get_docstring(function) is not None:
         docstring = function.body[0]
@@ -251,7 +251,7 @@ def reached_from(path: Path) -> set[Path]:
 
 
 def test_pure_modules_reach_nothing_impure() -> None:
-    """Also through the modules they import."""
+    """Including the modules they import."""
     unmatched = [pattern for pattern in PURE if not list(PACKAGE.glob(pattern))]
     assert not unmatched, f"no such pure modules: {unmatched}"
     declared = {path for path in MODULES if re.search(r"\bPure\b", ast.get_docstring(tree_of(path)) or "")}
@@ -273,7 +273,7 @@ def test_the_purity_check_sees_indirect_imports() -> None:
 
 
 def task_groups(path: Path) -> set[str]:
-    """The names that `async with TaskGroup() as name` gives: a group owns its tasks."""
+    """Return the names in `async with TaskGroup() as name`: a group owns its tasks."""
     items = [item for node in ast.walk(tree_of(path)) if isinstance(node, ast.AsyncWith) for item in node.items]
     return {
         f"{ast.unparse(item.optional_vars)}.create_task"
@@ -282,7 +282,7 @@ def task_groups(path: Path) -> set[str]:
     }
 
 
-def test_only_one_module_makes_tasks() -> None:
+def test_only_one_module_creates_tasks() -> None:
     making = ("create_task", "ensure_future")
     makers = {
         name_of(path)
@@ -299,7 +299,7 @@ def is_nonzero_constant(node: ast.Call) -> bool:
 
 
 IN_VIRTUAL_TIME = ROOT / "tests/trials/schedules.py"
-"""Runs on the seeded event loop only, where a sleep takes no time."""
+"""Runs only on the seeded event loop, where a sleep takes no time."""
 
 
 def test_tests_do_not_sleep() -> None:
@@ -331,14 +331,14 @@ OPENING = (
 
 
 def text_before_values(node: ast.expr) -> str:
-    """What a text begins with, up to the first value that is put into it."""
+    """Return the constant beginning of a text, up to the first interpolated value."""
     if isinstance(node, ast.JoinedStr) and node.values:
         return text_before_values(node.values[0])
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def places_outside(name: str, call: ast.Call) -> bool:
-    """Whether a file or directory is made at a path that is written down, not in the directory of the session."""
+def is_outside_session(name: str, call: ast.Call) -> bool:
+    """Return true if a file or directory is created at a literal path outside the directory of the session."""
     function = name.rpartition(".")[2]
     if function in MAKING:
         given = [keyword.value for keyword in call.keywords if keyword.arg == "dir"]
@@ -350,18 +350,18 @@ def places_outside(name: str, call: ast.Call) -> bool:
 
 
 def test_tests_create_nothing_outside_the_directory_of_their_session() -> None:
-    """What lies elsewhere stays if a test is ended, and two sessions meet in it."""
+    """Files elsewhere stay if a test is killed, and are shared by two sessions."""
     places = [
         f"{name_of(path)}:{call.lineno}"
         for path in TESTS
         if path.name != "scratch.py"
         for name, call in calls(path, *OUTSIDE)
-        if places_outside(name, call)
+        if is_outside_session(name, call)
     ]
     assert not places, "take tmp_path, or a directory of scratch.py if the path has to be short or in memory"
 
 
-def test_public_modules_say_what_they_offer() -> None:
+def test_public_modules_declare_their_exports() -> None:
     defining = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign)
     silent = [
         name_of(path)
@@ -374,14 +374,14 @@ def test_public_modules_say_what_they_offer() -> None:
 
 
 def glossary() -> set[frozenset[str]]:
-    """Every term, as the set of its words."""
+    """Return every term, as the set of its words."""
     text = (ROOT / "GLOSSARY.md").read_text()
     terms = [term for entry in re.findall(r"^\| \*\*(.+?)\*\*", text, re.MULTILINE) for term in entry.split(", ")]
     return {frozenset(word.removesuffix("s") for word in term.lower().split()) for term in terms}
 
 
 def test_public_classes_and_functions_have_docstrings() -> None:
-    """In every package, whatever `__all__` lists."""
+    """In every package, for everything in `__all__`."""
     undocumented = [
         f"{name_of(path)}: {node.name}"
         for path in MODULES
@@ -393,12 +393,12 @@ def test_public_classes_and_functions_have_docstrings() -> None:
     assert not undocumented
 
 
-def test_packages_say_what_belongs_there() -> None:
+def test_packages_have_docstrings() -> None:
     packages = [path for path in MODULES if path.name == "__init__.py"]
     assert not [name_of(path) for path in packages if not ast.get_docstring(tree_of(path))]
 
 
-def test_there_are_few_modules() -> None:
+def test_number_of_modules_is_limited() -> None:
     """Fragments of one subject share a module: decision 32."""
     modules = [path for path in MODULES if path.name != "__init__.py" and PACKAGE / "testing" not in path.parents]
     assert len(modules) <= 360
@@ -418,29 +418,29 @@ SERVERS = {f"holdfast.{room}" for room in ("engine", "storage", "bus", "runtime"
 LOOPS = {"asyncio", "uvloop", "ssl", "logging", "subprocess"}
 
 
-def test_the_command_line_starts_light() -> None:
-    """Asking for help loads neither the engine nor SQLite; the command itself loads not even click."""
+def test_command_line_imports_little() -> None:
+    """Help needs neither the engine nor SQLite; the command itself not even click."""
     assert len(loaded_by("import holdfast.cli.main")) - len(loaded_by("import os")) <= 4
     loaded = loaded_by("import holdfast.cli.click_group")
     assert not loaded & ({"apsw", "msgspec"} | SERVERS | LOOPS)
     assert len(loaded) < 160, f"{len(loaded)} modules"
 
 
-def test_a_run_starts_light() -> None:
-    """What is loaded before a prompt is on its way; `tests/cli/test_run.py` looks at a real one."""
+def test_run_imports_little_before_its_prompt() -> None:
+    """Modules imported before a prompt is sent; `tests/cli/test_run.py` checks a real one."""
     loaded = loaded_by("import holdfast.cli.run_client.run_command")
     assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
     assert len(loaded) < 115, f"{len(loaded)} modules"
 
 
-def test_a_server_answers_before_it_is_loaded() -> None:
-    """What is loaded before the first answer."""
-    loaded = loaded_by("import holdfast.cli.server_start")
+def test_server_responds_before_it_is_fully_imported() -> None:
+    """Modules imported before the first response."""
+    loaded = loaded_by("import holdfast.cli.serve")
     assert not loaded & ({"apsw", "msgspec", "click", "inspect", "pathlib"} | SERVERS | LOOPS)
     assert len(loaded) < 115, f"{len(loaded)} modules"
 
 
-def test_a_server_loads_nothing_it_does_not_need() -> None:
+def test_server_imports_no_unneeded_modules() -> None:
     script = "from holdfast.cli.fast_import import load_msgspec\nload_msgspec()\nimport uvloop, holdfast.server.serve"
     loaded = loaded_by(script)
     assert not loaded & {"click", "rich", "uvicorn", "typing_extensions", "pydantic_ai", "httpx2", "openai"}

@@ -1,4 +1,4 @@
-"""What a test session leaves behind: nothing, or nothing that the next one does not remove."""
+"""A test session leaves nothing behind, or only files that the next session removes."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ left.wait()
 
 
 def _session(how: str) -> tuple[int, list[Path], int]:
-    """Return its exit code, its directories and the process that it has started."""
+    """Return the exit code, the directories and the started process of a session."""
     hidden = ("HOLDFAST_TEST_SCRATCH", "HOLDFAST_TEST_MEMORY", "TMPDIR", "TMUX_TMPDIR")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     done = subprocess.run(
@@ -51,14 +51,14 @@ def _is_alive(process: int) -> bool:
     return state != "Z"
 
 
-def test_a_session_leaves_nothing() -> None:
+def test_session_leaves_nothing() -> None:
     code, places, process = _session("ordinary")
     assert code == 0
     assert not any(place.exists() for place in places)
     assert not _is_alive(process)
 
 
-def test_what_a_killed_session_leaves_is_removed_by_the_next() -> None:
+def test_files_of_a_killed_session_are_removed_by_the_next() -> None:
     code, places, process = _session("killed")
     assert code == -signal.SIGKILL
     _session("ordinary")
@@ -66,8 +66,8 @@ def test_what_a_killed_session_leaves_is_removed_by_the_next() -> None:
     assert not _is_alive(process)
 
 
-def test_a_session_spares_those_that_are_under_way() -> None:
-    """This one is."""
+def test_session_does_not_remove_running_sessions() -> None:
+    """This session is running."""
     place = Path(os.environ["HOLDFAST_TEST_SCRATCH"])
     _session("ordinary")
     assert place.is_dir()

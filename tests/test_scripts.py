@@ -1,4 +1,4 @@
-"""The scripts of the first screen, as real processes."""
+"""The scripts named on the first screen of the README, as real processes."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-PYTHON_STAND_IN = f"""#!/bin/sh
+FAKE_PYTHON = f"""#!/bin/sh
 # Plays an interpreter, and the environment's one: makes environments and installs without a network.
 here=$(dirname "$0")
 case "$*" in
@@ -21,12 +21,12 @@ case "$*" in
 "-m pip --version") ;;
 "-m pip install "*)
     echo pip >>"$JOURNAL"
-    cp "$UV_STAND_IN" "$here/uv" ;;
+    cp "$FAKE_UV" "$here/uv" ;;
 *) exec "{sys.executable}" "$@" ;;
 esac
 """
 
-UV_STAND_IN = """#!/bin/sh
+FAKE_UV = """#!/bin/sh
 here=$(dirname "$0")
 echo "uv $*" >>"$JOURNAL"
 [ ! -p "$GATE" ] || cat "$GATE" >/dev/null
@@ -35,8 +35,8 @@ chmod +x "$here/holdfast"
 """
 
 
-class Tree:
-    """A copy of the scripts in a directory with a space, with stand-ins for Python and uv."""
+class ScriptCopy:
+    """A copy of the scripts in a directory with a space, with fakes for Python and uv."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "a tree"
@@ -47,13 +47,13 @@ class Tree:
             path.chmod(0o755)
         self.gate = folder / "gate"
         self.journal = folder / "journal"
-        for name, text in (("python", PYTHON_STAND_IN), ("uv", UV_STAND_IN)):
+        for name, text in (("python", FAKE_PYTHON), ("uv", FAKE_UV)):
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
         self.environment = {
             **os.environ,
             "PYTHON": str(folder / "python"),
-            "UV_STAND_IN": str(folder / "uv"),
+            "FAKE_UV": str(folder / "uv"),
             "JOURNAL": str(self.journal),
             "GATE": str(self.gate),
         }
@@ -75,99 +75,99 @@ class Tree:
         return process.returncode, out, err
 
     @property
-    def done(self) -> list[str]:
-        """What was done, one word each."""
+    def steps(self) -> list[str]:
+        """Return the executed steps, one word each."""
         return [line.split()[0] for line in self.journal.read_text().splitlines()]
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
+def tree(tmp_path: Path) -> ScriptCopy:
+    return ScriptCopy(tmp_path)
 
 
-def test_start_sets_up_once_and_runs_the_demonstration(tree: Tree) -> None:
+def test_start_sets_up_once_and_runs_the_demonstration(tree: ScriptCopy) -> None:
     assert tree.run("start")[:2] == (0, "holdfast demo\n")
     assert tree.run("start", "--version") == (0, "holdfast --version\n", "")
-    assert tree.done == ["venv", "pip", "uv"]
+    assert tree.steps == ["venv", "pip", "uv"]
 
 
-def test_start_works_through_a_link(tree: Tree, tmp_path: Path) -> None:
+def test_start_works_through_a_link(tree: ScriptCopy, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tree.root / "scripts" / "start")
-    done = subprocess.run([link, "x"], env=tree.environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "holdfast x\n"
+    result = subprocess.run([link, "x"], env=tree.environment, capture_output=True, text=True, check=True)
+    assert result.stdout == "holdfast x\n"
 
 
-def test_start_is_content_with_what_the_tests_need_and_keeps_it(tree: Tree) -> None:
+def test_start_accepts_and_keeps_a_development_environment(tree: ScriptCopy) -> None:
     assert tree.run("setup", "dev")[0] == 0
     assert tree.run("start", "x") == (0, "holdfast x\n", "")
-    assert tree.done.count("uv") == 1
+    assert tree.steps.count("uv") == 1
     (tree.root / "uv.lock").write_text("changed")
     assert tree.run("start", "x")[2].startswith("Bringing .venv up to date")
     assert "--frozen --inexact --no-dev" in tree.journal.read_text()
     assert tree.run("setup", "dev")[0] == 0
-    assert tree.done == ["venv", "pip", "uv", "uv", "uv"]
+    assert tree.steps == ["venv", "pip", "uv", "uv", "uv"]
 
 
-def test_two_at_once_set_up_once(tree: Tree) -> None:
+def test_concurrent_starts_set_up_once(tree: ScriptCopy) -> None:
     os.mkfifo(tree.gate)
     first = tree.start("setup")
-    with tree.gate.open("w"):  # opens when the first one has come to its packages
+    with tree.gate.open("w"):  # opens when the first one has reached its packages
         second = tree.start("setup")
         assert second.stderr is not None
         assert second.stderr.readline().startswith("Another set-up is at work")
     assert first.communicate()[1].startswith("Setting up .venv")
     assert second.communicate() == ("", "")
     assert (first.returncode, second.returncode) == (0, 0)
-    assert tree.done == ["venv", "pip", "uv"]
+    assert tree.steps == ["venv", "pip", "uv"]
 
 
-def test_a_set_up_that_was_killed_is_begun_again(tree: Tree) -> None:
+def test_killed_set_up_is_started_again(tree: ScriptCopy) -> None:
     os.mkfifo(tree.gate)
     first = tree.start("setup")
     with tree.gate.open("w"):
         os.killpg(first.pid, signal.SIGKILL)
         first.communicate()
     tree.gate.unlink()
-    status, _, said = tree.run("setup")
+    status, _, stderr = tree.run("setup")
     assert status == 0
-    assert said.startswith("Setting up .venv")
-    assert tree.done == ["venv", "pip", "uv", "venv", "pip", "uv"]
+    assert stderr.startswith("Setting up .venv")
+    assert tree.steps == ["venv", "pip", "uv", "venv", "pip", "uv"]
 
 
-def test_an_environment_that_was_moved_is_made_anew(tree: Tree) -> None:
+def test_moved_environment_is_created_again(tree: ScriptCopy) -> None:
     assert tree.run("setup")[0] == 0
     tree.root = tree.root.rename(tree.root.with_name("elsewhere"))
     assert tree.run("start", "x")[:2] == (0, "holdfast x\n")
-    assert tree.done.count("venv") == 2
+    assert tree.steps.count("venv") == 2
 
 
-def test_an_unsuitable_python_is_named(tree: Tree) -> None:
+def test_an_unsuitable_python_is_named(tree: ScriptCopy) -> None:
     tree.environment["PYTHON"] = "/bin/false"
     assert tree.run("start") == (1, "", "PYTHON=/bin/false is not Python 3.11 or newer.\n")
     assert not (tree.root / ".venv").exists()
 
 
-def test_a_failure_shows_its_reason(tree: Tree, tmp_path: Path) -> None:
+def test_a_failure_shows_its_reason(tree: ScriptCopy, tmp_path: Path) -> None:
     (tmp_path / "uv").write_text("#!/bin/sh\necho no route to the registry\nexit 1\n")
-    status, out, said = tree.run("start")
+    status, out, stderr = tree.run("start")
     assert (status, out) == (1, "")
-    assert "no route to the registry" in said
+    assert "no route to the registry" in stderr
 
 
-def test_start_from_elsewhere_is_quick_the_second_time(tmp_path: Path) -> None:
-    """The real thing, in this tree."""
+def test_start_from_another_directory_is_fast_the_second_time(tmp_path: Path) -> None:
+    """With the real scripts, in this tree."""
     subprocess.run([ROOT / "scripts" / "setup"], check=True)
     began = time.monotonic()
     subprocess.run([ROOT / "scripts" / "setup"], check=True)
     assert time.monotonic() - began < 2
     command = str(ROOT / "scripts" / "start")
-    done = subprocess.run([command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "Usage" in done.stdout
-    assert done.stderr == ""
+    steps = subprocess.run([command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Usage" in steps.stdout
+    assert steps.stderr == ""
 
 
 @pytest.mark.parametrize("name", ["scripts/setup", "scripts/start", "scripts/test", "scripts/check", ".ci/run"])
-def test_scripts_can_be_run(name: str) -> None:
+def test_scripts_are_executable(name: str) -> None:
     assert os.access(ROOT / name, os.X_OK)
     assert (ROOT / name).read_text().startswith("#!")

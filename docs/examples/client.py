@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from holdfast.client.client import Client
-from holdfast.client.locate import find_or_start, locate
+from holdfast.client.server_launcher import find_or_start, locate
 from holdfast.domain.events import MessageDeltaEvent, RunCompleteEvent
 from holdfast.protocol.bodies import AgentMessage
 

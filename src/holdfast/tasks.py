@@ -34,7 +34,7 @@ class TaskOwner:
         """
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._forget if done is None else self._tasks.discard)
+        task.add_done_callback(self._on_done if done is None else self._tasks.discard)
         if done is not None:
             task.add_done_callback(done)
         return task
@@ -49,7 +49,7 @@ class TaskOwner:
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler(

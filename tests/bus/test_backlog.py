@@ -1,5 +1,5 @@
 """R6: for every sequence of events and speed of readers, numbered events arrive once, in order, and the text is
-whole.
+complete.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.ledger import Entry
-from holdfast.domain.message_delta import grow, text_length
+from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Message, Part, Text, TextPart
 
 EMPTY = TextPart(Text(""))
@@ -38,7 +38,7 @@ def delta(text: str, offset: int = 0, message: str = "m", part: int = 0) -> Mess
     return MessageDeltaEvent(MessageDelta(SessionId("s"), MessageId(message), part, offset, text))
 
 
-def whole(text: str) -> MessagePartEvent:
+def full_part(text: str) -> MessagePartEvent:
     return MessagePartEvent(MessagePart(SessionId("s"), MessageId("m"), 0, TextPart(Text(text))))
 
 
@@ -46,8 +46,8 @@ def no_parts() -> list[Frame]:
     return []
 
 
-class Author:
-    """Writes messages, one at a time in each of two sessions, and knows what they truly are."""
+class MessageWriter:
+    """Writes messages, one at a time in each of two sessions, and keeps their true content."""
 
     def __init__(self, policy: SlowReaderPolicy) -> None:
         self.backlog = Backlog(policy)
@@ -55,7 +55,7 @@ class Author:
         self.messages: dict[MessageId, Message] = {}
         self.open: dict[int, MessageId] = {}
 
-    def say(self, event: DurableEvent) -> None:
+    def publish(self, event: DurableEvent) -> None:
         self.log.append(Entry(len(self.log) + 1, event, encode_event(event)))
         self.backlog.append(self.log[-1])
 
@@ -81,7 +81,7 @@ class Author:
     def notice(self) -> None:
         self.backlog.append_live(NOTICE)
 
-    def whole_parts(self) -> Iterator[Frame]:
+    def full_parts(self) -> Iterator[Frame]:
         for message_id in self.open.values():
             message = self.messages[message_id]
             last = len(message.parts) - 1
@@ -90,31 +90,31 @@ class Author:
     def _put(self, kind: ChangeKind, session: int, parts: tuple[Part, ...]) -> None:
         message = Message(parts, self.open[session], "assistant", SessionId(f"s{session}"), "", "", 0, 0)
         self.messages[message.id] = message
-        self.say(MessageEvent(Change(kind, message)))
+        self.publish(MessageEvent(Change(kind, message)))
 
 
-class Listener:
-    """Folds what a reader takes, and refuses a hole, a duplicate or a wrong order on the spot."""
+class CheckingReader:
+    """Folds the frames a reader takes; fails on a gap, a duplicate or a wrong order."""
 
-    def __init__(self, author: Author, *, limit: int, merge: bool) -> None:
+    def __init__(self, author: MessageWriter, *, limit: int, merge: bool) -> None:
         self.author, self.limit, self.merge = author, limit, merge
         self.messages: dict[MessageId, Message] = {}
         self.numbers: list[int] = []
         self.reader: Reader = author.backlog.reader(0)
 
     def take(self) -> bool:
-        """Take once, or resume after a cut; whether there may be more."""
+        """Take once, or resume after a cut; return true if there may be more."""
         try:
-            frames = self.reader.take(self.limit, self.author.whole_parts, merge=self.merge)
+            frames = self.reader.take(self.limit, self.author.full_parts, merge=self.merge)
         except ReaderCut as cut:
             frames = [Frame(number=entry.number, body=entry.body) for entry in self.author.log[cut.cursor :]]
             self.reader = self.author.backlog.reader(len(self.author.log))
-            self._hear(frames)
+            self._fold(frames)
             return True
-        self._hear(frames)
+        self._fold(frames)
         return bool(frames)
 
-    def _hear(self, frames: list[Frame]) -> None:
+    def _fold(self, frames: list[Frame]) -> None:
         for frame in frames:
             assert decode_event(frame.body) == frame.event
             if frame.number is not None:
@@ -148,10 +148,13 @@ STEPS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(steps=st.lists(STEPS, max_size=120), frames=st.integers(1, 16), size=st.sampled_from([400, 2000, 100_000]))
-def test_r6_every_interleaving(steps: list[tuple[str, int, str]], frames: int, size: int) -> None:
-    author = Author(SlowReaderPolicy(frames=frames, bytes=size))
+def test_r6_every_interleaving_delivers_everything_once_in_order(
+    steps: list[tuple[str, int, str]], frames: int, size: int
+) -> None:
+    author = MessageWriter(SlowReaderPolicy(frames=frames, bytes=size))
     listeners = [
-        Listener(author, limit=limit, merge=merge) for limit, merge in ((1, False), (3, False), (7, True), (99, True))
+        CheckingReader(author, limit=limit, merge=merge)
+        for limit, merge in ((1, False), (3, False), (7, True), (99, True))
     ]
     for action, which, text in steps:
         match action:
@@ -185,9 +188,9 @@ def test_deltas_are_dropped_before_numbered_events() -> None:
         backlog.append_live(delta("x", place))
     for number in range(1, 7):
         backlog.append(entry(number))
-    frames = reader.take(99, lambda: [Frame(event=whole("xxxxxx"))], merge=False)
+    frames = reader.take(99, lambda: [Frame(event=full_part("xxxxxx"))], merge=False)
     assert [frame.number for frame in frames] == [1, 2, 3, 4, 5, 6, None]
-    assert frames[-1].event == whole("xxxxxx")
+    assert frames[-1].event == full_part("xxxxxx")
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 99])
@@ -203,7 +206,7 @@ def test_numbered_and_live_frames_keep_their_order(limit: int) -> None:
     assert [frame.index for frame in taken] == list(range(1, 16))
 
 
-def test_notices_outlive_growth() -> None:
+def test_notices_are_kept_longer_than_deltas() -> None:
     backlog = Backlog(SlowReaderPolicy(frames=4))
     reader = backlog.reader(0)
     backlog.append_live(NOTICE)
@@ -256,7 +259,7 @@ def test_a_backlog_without_readers_stays_bounded() -> None:
     for number in range(1, 2000):
         backlog.append(entry(number))
         backlog.append_live(delta("text" * 20))
-        backlog.append_live(whole("text"))
+        backlog.append_live(full_part("text"))
         assert len(backlog) <= policy.frames
         assert backlog.weight <= policy.bytes
 
@@ -279,13 +282,13 @@ def frames_of(*events: LiveEvent) -> list[Frame]:
     return [Frame(place, event=event) for place, event in enumerate(events, 1)]
 
 
-def test_deltas_of_one_part_are_merged_also_between_those_of_another() -> None:
+def test_deltas_of_interleaved_parts_are_merged() -> None:
     frames = frames_of(delta("é"), delta("x", 7, "n"), delta("b", 1), delta("c", 2), delta("y", 8, "n"))
     assert events_of(merge_deltas(frames)) == [delta("ébc"), delta("xy", 7, "n")]
 
 
-@pytest.mark.parametrize("between", [NOTICE, whole("ab"), delta("z", 9)])
-def test_deltas_are_not_merged_across_something_else(between: LiveEvent) -> None:
+@pytest.mark.parametrize("between", [NOTICE, full_part("ab"), delta("z", 9)])
+def test_deltas_are_not_merged_across_other_events(between: LiveEvent) -> None:
     frames = frames_of(delta("a"), between, delta("b", 1))
     assert merge_deltas(frames) == frames
 

@@ -1,4 +1,4 @@
-"""What the backlog holds, to the frame and to the byte, against a model in plain lists."""
+"""Content of the backlog, to the frame and to the byte, compared with a model in plain lists."""
 
 import random
 from collections.abc import Callable
@@ -64,9 +64,9 @@ def weight_of(event: LiveEvent) -> int:
     return len(encode_event(event))
 
 
-class Model:
-    """The rule: over the bound, the oldest growth goes while it has more than a quarter, or nothing else can; then the
-    oldest of the rest. One frame always stays.
+class BacklogModel:
+    """The rule: over the bound, the oldest delta is dropped while deltas have more than a quarter, or nothing else can
+    be dropped; then the oldest of the rest. One frame always stays.
     """
 
     def __init__(self, policy: SlowReaderPolicy) -> None:
@@ -92,10 +92,10 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_backlog_agrees_with_the_reference_model(seed: int) -> None:
-    """Everything between two readers that begin at the same place: one that has it all, one that the bound has cut."""
+    """Compared for two readers that start at the same position: one that keeps up, one that the bound has cut."""
     dice = random.Random(seed)
     policy = SlowReaderPolicy(dice.choice((1, 2, 4, 5, 8, 16, 99)), dice.choice((600, 1_000, 2_000, 100_000)))
-    backlog, model, number = Backlog(policy), Model(policy), 0
+    backlog, model, number = Backlog(policy), BacklogModel(policy), 0
     reader = backlog.reader(0)
     reader.take(99, list, merge=False)
     for _ in range(60):
@@ -122,8 +122,8 @@ def test_the_backlog_agrees_with_the_reference_model(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", LIVE)
-def test_growth_can_be_made_up_for_and_the_rest_cannot(kind: str) -> None:
-    """A frame that is lost cuts the reader, unless the open parts replace it."""
+def test_lost_deltas_are_replaced_by_open_parts_and_other_losses_cut_the_reader(kind: str) -> None:
+    """A lost frame cuts the reader, unless the open parts replace it."""
     backlog = Backlog(SlowReaderPolicy(frames=1))
     reader = backlog.reader(0)
     reader.take(9, list, merge=False)
@@ -138,8 +138,8 @@ def test_growth_can_be_made_up_for_and_the_rest_cannot(kind: str) -> None:
     assert [frame.event for frame in reader.take(9, lambda: [whole], merge=False)] == [numbered(1).event, whole.event]
 
 
-def test_a_reader_that_lost_growth_gets_it_whole_after_the_last_kept_frame() -> None:
-    """Not before; later deltas are sent unchanged."""
+def test_full_part_follows_the_last_kept_frame_after_lost_deltas() -> None:
+    """Not before it; later deltas are sent unchanged."""
     backlog = Backlog(SlowReaderPolicy(frames=4))
     reader = backlog.reader(0)
     reader.take(9, list, merge=False)
@@ -185,7 +185,7 @@ def test_a_late_reader_of_a_cleared_backlog_is_cut() -> None:
 
 @pytest.mark.parametrize("kind", ["numbered", *LIVE])
 def test_held_events_of_a_deleted_session_are_redacted(kind: str) -> None:
-    """In both rings, with number and place; other sessions keep theirs."""
+    """In both rings, keeping number and position; other sessions keep theirs."""
     backlog = Backlog(SlowReaderPolicy())
     reader = backlog.reader(0)
     reader.take(9, list, merge=False)

@@ -1,5 +1,5 @@
-"""R6 for every combination: how far a reader may fall behind, how much it takes, whether deltas are joined, where it
-begins, what is thrown away meanwhile, and how it comes back after a cut.
+"""R6 for every combination of slow-reader bound, page size, merging of deltas, start cursor, losses, and resumption
+after a cut.
 """
 
 import asyncio
@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from bus.subscribers import Ear
-from bus.test_bus import SESSION, Stage, settle
+from bus.folding_reader import FoldingReader
+from bus.test_bus import SESSION, BusHarness, settle
 from holdfast.bus.backlog import ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame, GapEvent, HelloEvent
@@ -24,18 +24,18 @@ NOTICE = AgentEvent(Change("created", AgentNotice("error", session_id=SESSION)))
 
 
 class Client:
-    """Reads, resumes after a cut, and takes a snapshot at a gap: `known` are the numbers it need not get any more."""
+    """Reads, resumes after a cut, and takes a snapshot at a gap: `known` contains the numbers it no longer needs."""
 
-    def __init__(self, stage: Stage, since: int | None, *, merge: bool, limit: int) -> None:
-        self.stage, self.merge, self.limit = stage, merge, limit
-        self.ear = Ear()
-        self.known = set(range(1, stage.newest + 1 if since is None else min(since, stage.newest) + 1))
+    def __init__(self, harness: BusHarness, since: int | None, *, merge: bool, limit: int) -> None:
+        self.harness, self.merge, self.limit = harness, merge, limit
+        self.reader = FoldingReader()
+        self.known = set(range(1, harness.newest + 1 if since is None else min(since, harness.newest) + 1))
         self.gaps = 0
         self.subscription = self._subscribe(since)
 
     def _subscribe(self, since: int | None) -> Subscription:
         self.is_greeted, self.since = False, since
-        return self.stage.bus.subscribe(since, merge=self.merge)
+        return self.harness.bus.subscribe(since, merge=self.merge)
 
     async def take(self) -> bool:
         try:
@@ -45,117 +45,117 @@ class Client:
             self.subscription = self._subscribe(cut.cursor)
             return True
         for frame in frames:
-            self._hear(frame)
+            self._fold(frame)
         return bool(frames)
 
-    def _hear(self, frame: Frame) -> None:
+    def _fold(self, frame: Frame) -> None:
         event = frame.event
-        assert isinstance(event, HelloEvent) != self.is_greeted, "hello comes first, and once"
+        assert isinstance(event, HelloEvent) != self.is_greeted, "hello is the first event, and sent once"
         self.is_greeted = True
         if isinstance(event, HelloEvent) and self.since == 0:
             # All stored events, then those after the newest.
             self.known |= set(range(1, min(event.payload.oldest - 1, event.payload.cursor) + 1))
         if isinstance(event, GapEvent):
             self.gaps += 1
-            assert event.payload.cursor <= self.stage.newest
+            assert event.payload.cursor <= self.harness.newest
             self.known |= set(range(1, event.payload.cursor + 1))
             # Open parts follow in full.
-            self.ear.text = self.stage.text if self.stage.text else ""
+            self.reader.text = self.harness.text if self.harness.text else ""
             return
         if frame.number is not None:
             assert frame.number not in self.known, f"{frame.number} was sent twice"
-            assert frame.number > max(self.ear.numbers, default=0)
+            assert frame.number > max(self.reader.numbers, default=0)
             self.known.add(frame.number)
-        self.ear.hear([frame])
+        self.reader.fold([frame])
 
 
-def start_of(stage: Stage, since: str) -> int | None:
-    places = {"none": None, "all": 0, "middle": 3, "newest": stage.newest, "unknown": stage.newest + 50}
+def start_of(harness: BusHarness, since: str) -> int | None:
+    places = {"none": None, "all": 0, "middle": 3, "newest": harness.newest, "unknown": harness.newest + 50}
     return places[since]
 
 
-def act(stage: Stage, dice: random.Random, *, loses: bool) -> None:
+def act(harness: BusHarness, dice: random.Random, *, loses: bool) -> None:
     match dice.randrange(6):
         case 0:
-            stage.grow(dice.choice("ab") * dice.randint(1, 5))
+            harness.grow(dice.choice("ab") * dice.randint(1, 5))
         case 1:
-            stage.publish(dice.randint(1, 6))
+            harness.publish(dice.randint(1, 6))
         case 2:
-            stage.bus.publish_live(NOTICE)
+            harness.bus.publish_live(NOTICE)
         case 3:
             # Several events are stored before they are published.
-            stage.bus.publish([stage.commit() for _ in range(3)])
+            harness.bus.publish([harness.commit() for _ in range(3)])
         case 4 if loses:
-            stage.oldest = dice.randint(stage.oldest, stage.newest + 1)
+            harness.oldest = dice.randint(harness.oldest, harness.newest + 1)
         case _:
             for _ in range(8):
-                stage.grow("c")
+                harness.grow("c")
 
 
 @pytest.mark.parametrize("place", range(0, len(MATRIX), 12))
 async def test_r6_every_combination_of_stream_and_reader(place: int) -> None:
     for number, (frames, limit, merge, since, loses) in enumerate(MATRIX[place : place + 12], place):
         dice = random.Random(number)
-        stage = Stage(SlowReaderPolicy(frames=frames), stored=6)
-        stage.begin()
-        client = Client(stage, start_of(stage, since), merge=merge, limit=limit)
+        harness = BusHarness(SlowReaderPolicy(frames=frames), stored=6)
+        harness.begin()
+        client = Client(harness, start_of(harness, since), merge=merge, limit=limit)
         for _ in range(40):
-            act(stage, dice, loses=loses)
+            act(harness, dice, loses=loses)
             if dice.random() < 0.4:
-                # A reader that has everything would wait.
-                stage.publish()
+                # A reader that has everything would block.
+                harness.publish()
                 await client.take()
-        stage.bus.close()
+        harness.bus.close()
         async with asyncio.timeout(20):
             while await client.take():
                 pass
         case = (frames, limit, merge, since, loses)
-        assert client.known == set(range(1, stage.newest + 1)), case
-        assert client.ear.text == stage.text, case
+        assert client.known == set(range(1, harness.newest + 1)), case
+        assert client.reader.text == harness.text, case
         assert client.gaps == 0 if not loses and since != "unknown" else client.gaps >= (since == "unknown"), case
-        assert client.subscription.cursor == stage.newest, case
+        assert client.subscription.cursor == harness.newest, case
 
 
-async def test_the_sizes_of_pages_and_takes_can_be_one() -> None:
+async def test_page_and_take_size_of_one() -> None:
     """`limit` bounds a page of the log and a take; open parts are added."""
-    stage = Stage(stored=3)
-    subscription = stage.bus.subscribe(0)
+    harness = BusHarness(stored=3)
+    subscription = harness.bus.subscribe(0)
     sizes = [len(await subscription.take(1)) for _ in range(4)]
     assert sizes == [1, 1, 1, 1]
     assert subscription.cursor == 3
-    stage.publish(3)
+    harness.publish(3)
     assert [len(await subscription.take(2)) for _ in range(2)] == [2, 1]
-    stage.bus.close()
+    harness.bus.close()
     assert await subscription.take(1) == []
 
 
 async def test_a_default_take_is_bounded() -> None:
-    stage = Stage(SlowReaderPolicy(), stored=600)
-    subscription = stage.bus.subscribe(0)
+    harness = BusHarness(SlowReaderPolicy(), stored=600)
+    subscription = harness.bus.subscribe(0)
     assert [len(await subscription.take()) for _ in range(3)] == [1, 512, 88]
-    stage.publish(600)
+    harness.publish(600)
     assert [len(await subscription.take()) for _ in range(2)] == [512, 88]
 
 
 async def test_frames_are_held_only_while_there_are_readers() -> None:
-    """Before the first reader, after the last one, and for one that has everything."""
-    stage = Stage()
-    stage.publish(2)
-    stage.grow()
-    assert stage.bus.held == 0
-    reader, other = stage.bus.subscribe(None), stage.bus.subscribe(None)
-    stage.publish(2)
-    assert stage.bus.held == 2
+    """None before the first reader, after the last one, or for a reader that has everything."""
+    harness = BusHarness()
+    harness.publish(2)
+    harness.grow()
+    assert harness.bus.held == 0
+    reader, other = harness.bus.subscribe(None), harness.bus.subscribe(None)
+    harness.publish(2)
+    assert harness.bus.held == 2
     reader.close()
-    assert stage.bus.held == 2, "the other one lacks them"
+    assert harness.bus.held == 2, "the other one lacks them"
     while other.cursor < 4:
         await other.take()
-    assert stage.bus.held == 2, "it does not wait yet"
+    assert harness.bus.held == 2, "it does not wait yet"
     waiting = asyncio.gather(other.take())
-    await settle(stage, 1)
-    assert stage.bus.held == 0
-    stage.publish()
+    await settle(harness, 1)
+    assert harness.bus.held == 0
+    harness.publish()
     assert [frame.number for frame in (await waiting)[0]] == [5]
     other.close()
-    stage.publish()
-    assert (stage.bus.held, stage.bus.newest) == (0, 6)
+    harness.publish()
+    assert (harness.bus.held, harness.bus.newest) == (0, 6)

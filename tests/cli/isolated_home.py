@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 
 from holdfast.client.errors import ClientError
-from holdfast.client.locate import ServerLocation, locate
+from holdfast.client.server_launcher import ServerLocation, locate
 from holdfast.client.sync_client import SyncClient
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import VersionInfo
 from scratch import new_directory
 
-__all__ = ["PATIENCE", "IsolatedHome", "Process", "isolated_home", "shown_on"]
+__all__ = ["TIMEOUT", "IsolatedHome", "Process", "isolated_home", "shown_on"]
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 Process = subprocess.Popen[bytes]
 
 
@@ -84,13 +84,13 @@ class IsolatedHome:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
             cwd=cwd or self.work,
             env=self.environment,
         )
 
-    def say(self, *arguments: str, stdin: str = "") -> str:
+    def stdout_of(self, *arguments: str, stdin: str = "") -> str:
         """Return the stdout of a command that must succeed."""
         done = self.call(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ class IsolatedHome:
     def run_of(self, run_id: str, place: str | None = None) -> Run:
         """Return a run, requested from its directory, because an unused workspace may have been closed."""
         return msgspec.json.decode(
-            self.say("runs", "show", "--json", run_id, "--cwd", place or str(self.work)), type=Run
+            self.stdout_of("runs", "show", "--json", run_id, "--cwd", place or str(self.work)), type=Run
         )
 
     def server_process(self) -> int | None:
@@ -126,7 +126,7 @@ class IsolatedHome:
         for started in self._started:
             if started.poll() is None:
                 started.kill()
-            started.communicate(timeout=PATIENCE)
+            started.communicate(timeout=TIMEOUT)
         shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -136,9 +136,9 @@ def _end(process: int) -> None:
     try:
         os.kill(process, signal.SIGCONT)
         os.kill(process, signal.SIGTERM)
-        if not select.select([descriptor], [], [], PATIENCE / 3)[0]:
+        if not select.select([descriptor], [], [], TIMEOUT / 3)[0]:
             os.kill(process, signal.SIGKILL)
-            select.select([descriptor], [], [], PATIENCE)
+            select.select([descriptor], [], [], TIMEOUT)
     finally:
         os.close(descriptor)
 

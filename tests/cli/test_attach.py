@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 from cli.test_run_approvals import ACTIVE, ASKED, WRITE
 from holdfast.cli.console.approvals import parse_answer
 from holdfast.cli.server_connection import ServerConnection
@@ -46,12 +46,12 @@ class Plain:
 
     def end(self) -> int:
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(PATIENCE)
+        return self._process.wait(TIMEOUT)
 
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait(PATIENCE)
+            self._process.wait(TIMEOUT)
         os.close(self._master)
 
 
@@ -69,7 +69,7 @@ def began(home: IsolatedHome, name: str, prompt: str = "words=3") -> Path:
     """Create a new workspace with a session."""
     place = home.home / name
     place.mkdir()
-    home.say("run", "--cwd", str(place), prompt)
+    home.stdout_of("run", "--cwd", str(place), prompt)
     return place
 
 
@@ -114,8 +114,8 @@ def test_a_line_that_is_typed_while_an_approval_appears_is_a_prompt(home: Isolat
         plain.keys("/al")
         plain.see("/al")
         assert not (place / "x").exists()
-        session = json.loads(home.say("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
-        runs = json.loads(home.say("runs", "list", "--json", "--cwd", str(place), "--session", session))
+        session = json.loads(home.stdout_of("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
+        runs = json.loads(home.stdout_of("runs", "list", "--json", "--cwd", str(place), "--session", session))
         prompts = [run["prompt"] for run in runs]
         for line in ("y, please also look at the tests", "y", "no", "allow", "words=1"):
             assert line in prompts
@@ -189,8 +189,8 @@ ASKS = "words=2 tool=question " + json.dumps(
 
 def answered(home: IsolatedHome, place: Path) -> str:
     """Return the answers as sent to the model."""
-    session = json.loads(home.say("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
-    return home.say("sessions", "export", "--cwd", str(place), session)
+    session = json.loads(home.stdout_of("sessions", "list", "--json", "--cwd", str(place)))[0]["id"]
+    return home.stdout_of("sessions", "export", "--cwd", str(place), session)
 
 
 def test_questions_are_answered_one_after_the_other(home: IsolatedHome) -> None:
@@ -225,8 +225,8 @@ def test_questions_can_be_declined_and_close_with_their_run(home: IsolatedHome) 
         plain.see("]\n")
         plain.type(ASKS)
         plain.see("(1 of 3). ")
-        run = json.loads(home.say("runs", "list", "--json", "--cwd", str(place)))[0]["run_id"]
-        home.say("runs", "cancel", "--cwd", str(place), run)
+        run = json.loads(home.stdout_of("runs", "list", "--json", "--cwd", str(place)))[0]["run_id"]
+        home.stdout_of("runs", "cancel", "--cwd", str(place), run)
         plain.see("The questions are closed.")
         plain.type("words=4")
         plain.see("word1 word2 word3 word4")
@@ -276,7 +276,7 @@ def test_an_approval_closes_when_its_server_dies(alone: IsolatedHome) -> None:
         plain.type(WRITE)
         plain.see(ASKED)
         server.kill()
-        server.wait(PATIENCE)
+        server.wait(TIMEOUT)
         plain.see("The request was withdrawn.")
         plain.type("words=4")
         plain.see("word1 word2 word3 word4")
@@ -297,4 +297,4 @@ def test_without_a_terminal_approvals_are_printed_and_not_refused(home: Isolated
         while b"Permission was refused." not in seen:
             seen += process.stdout.read(1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT) == 130

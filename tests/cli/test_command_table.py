@@ -18,7 +18,7 @@ from cli.isolated_home import IsolatedHome
 from holdfast.client.client import Client
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
-from server.helpers import end_of, read_until
+from server.helpers import read_until, run_ended
 
 TESTS = Path(__file__).parents[1]
 SKILL = "---\nname: {0}\ndescription: Does {0}\n---\nBody of {0}.\n"
@@ -173,7 +173,7 @@ ELSEWHERE = {
     ("runs wait", "raw"): "cli/test_standard_streams.py::test_a_piped_answer_has_no_control_sequences_unless_raw",
     ("runs wait", "quiet"): "cli/test_run_approvals.py",
     ("server stop", "force"): "cli/test_run_faults.py::test_a_stopped_server_interrupts_the_run",
-    ("mcp login", "no_browser"): "extensions/mcp/test_cli.py::test_one_logs_in_with_a_browser",
+    ("mcp login", "no_browser"): "extensions/mcp/test_cli_mcp.py::test_login_with_browser",
     ("doctor", "as_json"): "cli/test_doctor.py::test_problems_are_listed_with_remedies",
     ("doctor", "areas"): "cli/test_doctor.py::test_problems_are_listed_with_remedies",
     ("undo", "dry_run"): "tools/test_undo.py",
@@ -219,7 +219,7 @@ class Place:
                 self.values[name] = session.id
                 async with client.events(workspace, since=0) as events:
                     await client.send_prompt(workspace, AgentMessage(session.id, text, RunId(run), yolo=True))
-                    await read_until(events, end_of(RunId(run)))
+                    await read_until(events, run_ended(RunId(run)))
 
 
 @pytest.fixture(scope="module")

@@ -23,22 +23,22 @@ def place(tmp_path: Path) -> Commands:
 
 
 def test_show_names_every_setting_and_its_origin(place: Commands) -> None:
-    place.user("[options]\nmax_steps = 7\n")
-    place.shared("[models.large]\nmodel = 'm'\n")
-    assert place.say("config", "show") == 'options.max_steps = 7\nmodels.large.model = "m"\n'
-    lines = place.say("config", "show", "--origin").splitlines()
+    place.write_user("[options]\nmax_steps = 7\n")
+    place.write_project("[models.large]\nmodel = 'm'\n")
+    assert place.call_ok("config", "show") == 'options.max_steps = 7\nmodels.large.model = "m"\n'
+    lines = place.call_ok("config", "show", "--origin").splitlines()
     assert lines[0] == f"options.max_steps = 7  # {place.user_file}:2"
     assert lines[1] == f'models.large.model = "m"  # {place.project_file}:2'
-    assert msgspec.json.decode(place.say("config", "show", "--json")) == {
+    assert msgspec.json.decode(place.call_ok("config", "show", "--json")) == {
         "options": {"max_steps": 7},
         "models": {"large": {"model": "m"}},
     }
-    first, _ = msgspec.json.decode(place.say("config", "show", "--json", "--origin"))
+    first, _ = msgspec.json.decode(place.call_ok("config", "show", "--json", "--origin"))
     assert first == {"key": "options.max_steps", "value": 7, "origin": f"{place.user_file}:2"}
 
 
 def test_show_all_includes_defaults(place: Commands) -> None:
-    shown = place.say("config", "show", "--all", "--origin")
+    shown = place.call_ok("config", "show", "--all", "--origin")
     assert "options.max_steps = 500  # default\n" in shown
 
 
@@ -49,17 +49,17 @@ def test_no_settings_are_reported(place: Commands) -> None:
 
 
 def test_settings_of_clients_override_files(place: Commands) -> None:
-    place.user("[options]\nmax_steps = 7\n")
+    place.write_user("[options]\nmax_steps = 7\n")
     place.write(place.data / "config.json", '{"options": {"max_steps": 8}}')
     done = place.call("config", "set", "options.max_steps", "9")
     assert f"{place.data / 'config.json'}:1 overrides it" in done.stderr
-    assert place.say("config", "get", "options.max_steps") == "8\n"
+    assert place.call_ok("config", "get", "options.max_steps") == "8\n"
 
 
 def test_workspace_settings_of_a_client_are_shown(alone: IsolatedHome) -> None:
     """The server's own files, found by the id that it gave the directory."""
     alone.serve()
-    alone.say("sessions", "list")
+    alone.stdout_of("sessions", "list")
     with closing(ServerConnection(alone.where, str(alone.work))) as connection:
         connection.open()
         connection.send(
@@ -71,12 +71,12 @@ def test_workspace_settings_of_a_client_are_shown(alone: IsolatedHome) -> None:
 
 
 def test_get(place: Commands) -> None:
-    place.user("[providers.'a.b']\nbase_url = 'http://x'\napi_key = 'k'\nmodels = [{id = 'm'}]\n")
-    assert place.say("config", "get", 'providers."a.b".base_url') == "http://x\n"
-    assert place.say("config", "get", 'providers."a.b".models[0].id') == "m\n"
-    assert place.say("config", "get", 'providers."a.b".api_key') == "set\n"
-    assert place.say("config", "get", "options.max_steps", "--json") == "500\n"
-    assert msgspec.json.decode(place.say("config", "get", "models.large"))["model"] == ""
+    place.write_user("[providers.'a.b']\nbase_url = 'http://x'\napi_key = 'k'\nmodels = [{id = 'm'}]\n")
+    assert place.call_ok("config", "get", 'providers."a.b".base_url') == "http://x\n"
+    assert place.call_ok("config", "get", 'providers."a.b".models[0].id') == "m\n"
+    assert place.call_ok("config", "get", 'providers."a.b".api_key') == "set\n"
+    assert place.call_ok("config", "get", "options.max_steps", "--json") == "500\n"
+    assert msgspec.json.decode(place.call_ok("config", "get", "models.large"))["model"] == ""
 
 
 @pytest.mark.parametrize(
@@ -96,15 +96,15 @@ def test_get_an_unknown_key(place: Commands, key: str, says: str) -> None:
 
 
 def test_set_and_unset(place: Commands) -> None:
-    place.say("config", "set", "options.disabled_tools", '["fetch"]')
-    place.say("config", "set", "models.large.model", "gpt-5")
-    place.say("config", "set", "models.small.model", "-", stdin="tiny\n")
+    place.call_ok("config", "set", "options.disabled_tools", '["fetch"]')
+    place.call_ok("config", "set", "models.large.model", "gpt-5")
+    place.call_ok("config", "set", "models.small.model", "-", stdin="tiny\n")
     assert tomllib.loads(place.user_file.read_text()) == {
         "options": {"disabled_tools": ["fetch"]},
         "models": {"large": {"model": "gpt-5"}, "small": {"model": "tiny"}},
     }
     assert stat.S_IMODE(place.user_file.stat().st_mode) == 0o600
-    place.say("config", "unset", "models.large")
+    place.call_ok("config", "unset", "models.large")
     assert place.call("config", "unset", "models.large").exit_code != 0
     assert "gpt-5" not in place.user_file.read_text()
 
@@ -120,7 +120,7 @@ def test_set_for_the_project(place: Commands) -> None:
 
 
 def test_an_invalid_value_changes_nothing(place: Commands) -> None:
-    place.user("# mine\n")
+    place.write_user("# mine\n")
     done = place.call("config", "set", "options.max_steps", "many")
     assert done.exit_code == 4
     assert "expected a whole number of at least 0, found text. Nothing was changed." in done.stderr
@@ -133,14 +133,16 @@ def test_a_secret_on_the_command_line_is_refused(place: Commands) -> None:
     assert "holdfast login openai" in done.stderr
     assert CANARY not in done.output
     assert not place.user_file.exists()
-    place.say("config", "set", "providers.openai.api_key", "$OPENAI_API_KEY")
-    assert place.say("config", "get", "providers.openai.api_key") == "$OPENAI_API_KEY\n"
+    place.call_ok("config", "set", "providers.openai.api_key", "$OPENAI_API_KEY")
+    assert place.call_ok("config", "get", "providers.openai.api_key") == "$OPENAI_API_KEY\n"
 
 
 def test_check_lists_all_problems(place: Commands) -> None:
     assert place.call("config", "check").exit_code == 0
-    place.user("[options]\nmax_steps = 'x'\nnope = 1\n[providers.p]\napi_key = '$NOT_THERE'\nbase_url = '$(false)'\n")
-    place.shared("[env\n")
+    place.write_user(
+        "[options]\nmax_steps = 'x'\nnope = 1\n[providers.p]\napi_key = '$NOT_THERE'\nbase_url = '$(false)'\n"
+    )
+    place.write_project("[env\n")
     done = place.call("config", "check")
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
@@ -154,14 +156,14 @@ def test_check_lists_all_problems(place: Commands) -> None:
 
 
 def test_a_stored_key_replaces_a_variable(place: Commands) -> None:
-    place.user("[providers.p]\napi_key = '$NOT_THERE'\n")
+    place.write_user("[providers.p]\napi_key = '$NOT_THERE'\n")
     assert place.call("config", "check").exit_code == 1
-    place.say("login", "p", stdin=CANARY)
+    place.call_ok("login", "p", stdin=CANARY)
     assert place.call("config", "check").exit_code == 0
 
 
 def test_check_warns_about_readable_key_files(place: Commands) -> None:
-    place.user(f"[providers.p]\napi_key = '{CANARY}'\n").chmod(0o644)
+    place.write_user(f"[providers.p]\napi_key = '{CANARY}'\n").chmod(0o644)
     done = place.call("config", "check")
     assert (
         done.stdout
@@ -180,15 +182,15 @@ def test_an_unwritable_file_is_a_one_line_error(place: Commands) -> None:
 
 
 def test_schema_and_paths(place: Commands) -> None:
-    assert msgspec.json.decode(place.say("config", "schema"))["$ref"] == "#/$defs/Settings"
-    place.user("")
-    lines = place.say("config", "path").splitlines()
+    assert msgspec.json.decode(place.call_ok("config", "schema"))["$ref"] == "#/$defs/Settings"
+    place.write_user("")
+    lines = place.call_ok("config", "path").splitlines()
     assert f"* user    {place.user_file}" in lines
     assert f"  project {place.project_file}" in lines
-    files = msgspec.json.decode(place.say("config", "path", "--json"))
+    files = msgspec.json.decode(place.call_ok("config", "path", "--json"))
     assert [f"{'*' if file['is_there'] else ' '} {file['kind']:<8}{file['path']}" for file in files] == lines
-    assert place.say("config", "path", "--project") == f"{place.project_file}\n"
-    assert place.say("config", "path", "--user") == f"{place.user_file}\n"
+    assert place.call_ok("config", "path", "--project") == f"{place.project_file}\n"
+    assert place.call_ok("config", "path", "--user") == f"{place.user_file}\n"
 
 
 def test_edit_opens_the_file_and_checks_it(place: Commands) -> None:
@@ -197,7 +199,7 @@ def test_edit_opens_the_file_and_checks_it(place: Commands) -> None:
     place.environment["EDITOR"] = f"{editor} --wait"
     done = place.process("config", "edit")
     assert (done.returncode, done.stderr) == (0, "")
-    assert place.say("config", "get", "options.max_steps") == "3\n"
+    assert place.call_ok("config", "get", "options.max_steps") == "3\n"
     assert stat.S_IMODE(place.user_file.stat().st_mode) == 0o600
     place.write(editor, "#!/bin/sh\necho '[options' > \"$2\"\n")
     done = place.process("config", "edit")
@@ -246,8 +248,8 @@ A = "{CANARY}"
     ],
 )
 def test_no_key_is_ever_printed(place: Commands, arguments: tuple[str, ...]) -> None:
-    place.user(EVERYWHERE).chmod(0o600)
-    place.shared(EVERYWHERE)
+    place.write_user(EVERYWHERE).chmod(0o600)
+    place.write_project(EVERYWHERE)
     place.environment["SECRET"] = CANARY
     place.environment["OPENAI_API_KEY"] = CANARY
     done = place.call("config", *arguments)
@@ -257,7 +259,7 @@ def test_no_key_is_ever_printed(place: Commands, arguments: tuple[str, ...]) -> 
 
 def test_a_real_process_prints_a_one_line_error(place: Commands) -> None:
     """Without a terminal no colours; a broken file is a sentence, not a traceback."""
-    place.user("[options\n")
+    place.write_user("[options\n")
     done = place.process("config", "show")
     assert done.returncode == 0
     assert "1 error in these files" in done.stderr
@@ -266,7 +268,7 @@ def test_a_real_process_prints_a_one_line_error(place: Commands) -> None:
 
 
 def test_rules_and_hooks_that_have_no_effect_are_named_with_file_and_line(place: Commands) -> None:
-    place.user(
+    place.write_user(
         "[permissions]\nallow = ['bash(make *)',\n 'bash(x']\ndeny = [\n 'bahs(touch *)',\n 'Bash(touch:*)']\n"
         "[[hooks.PreToolUs]]\ncommand = 'x'\n[[hooks.PreToolUse]]\ncommand = 'x'\nmatcher = 'Bahs'\n"
         "[tools.grep]\ntimeuot = 3\n[options.tui]\nthem = 'x'\n[options]\ndisabled_tools = ['bahs']\nmax_stps = 1\n"
@@ -303,7 +305,7 @@ def test_rules_and_hooks_that_have_no_effect_are_named_with_file_and_line(place:
     ],
 )
 def test_set_refuses_values_without_effect(place: Commands, key: str, value: str, expected: str) -> None:
-    place.user("[options]\nmax_steps = 7\n")
+    place.write_user("[options]\nmax_steps = 7\n")
     done = place.call("config", "set", key, value)
     assert done.exit_code != 0
     assert expected in done.stderr

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
-from holdfast.client.locate import find
-from holdfast.lockfile import read_owner
+from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
+from holdfast.client.server_launcher import find
+from holdfast.lock_owner import read_owner
 
 
 def _data(home: IsolatedHome) -> Path:
@@ -68,7 +68,7 @@ def _at_a_terminal(home: IsolatedHome, directory: Path) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-P", "-m", "holdfast"]
     environment = {**home.environment, "TERM": "xterm"}
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     with subprocess.Popen(command, stdin=follower, stdout=follower, cwd=directory, env=environment) as process:
         os.close(follower)
         while str(directory) not in _workspaces(home) and time.monotonic() < deadline:
@@ -80,7 +80,7 @@ def _at_a_terminal(home: IsolatedHome, directory: Path) -> None:
 
 def test_every_command_uses_the_server_of_its_own_data_directory(two: tuple[IsolatedHome, IsolatedHome]) -> None:
     one, other = two
-    assert one.say("run", "words=2 of the one") == "word1 word2"
+    assert one.stdout_of("run", "words=2 of the one") == "word1 word2"
     places = {name: other.home / name for name in ("run", "runs", "sessions", "attach", "web", "acp", "tui")}
     for place in places.values():
         place.mkdir()
@@ -101,19 +101,21 @@ def test_every_command_uses_the_server_of_its_own_data_directory(two: tuple[Isol
     assert _workspaces(other) == {str(place) for place in places.values()}
     assert _workspaces(one) == {str(one.work)}
     assert _stored(one, "SELECT id FROM sessions").isdisjoint(_stored(other, "SELECT id FROM sessions"))
-    states = [json.loads(home.say("server", "status", "--json")) for home in two]
+    states = [json.loads(home.stdout_of("server", "status", "--json")) for home in two]
     assert states[0]["pid"] != states[1]["pid"]
-    assert [json.loads(home.say("dirs", "--json"))["server"] for home in two] == [state["address"] for state in states]
+    assert [json.loads(home.stdout_of("dirs", "--json"))["server"] for home in two] == [
+        state["address"] for state in states
+    ]
     for home, state in zip(two, states, strict=True):
         assert (_data(home) / "lock").read_text() == f"{state['pid']}\n{state['address'].removeprefix('unix://')}\n"
-    assert other.say("server", "stop", "--force") == "Stopped."
+    assert other.stdout_of("server", "stop", "--force") == "Stopped."
     assert one.server_process() == states[0]["pid"]
 
 
 def test_a_lock_file_that_names_the_server_of_another_directory(two: tuple[IsolatedHome, IsolatedHome]) -> None:
     """The lock file of a killed server whose socket or process id belongs to another server by now."""
     one, other = two
-    one.say("run", "words=1 of the one")
+    one.stdout_of("run", "words=1 of the one")
     owner = read_owner(str(_data(one)))
     assert owner is not None
     _data(other).mkdir(parents=True)
@@ -121,7 +123,7 @@ def test_a_lock_file_that_names_the_server_of_another_directory(two: tuple[Isola
         (_data(other) / "lock").write_text(content)
         (_data(other) / "socket").write_text(owner.socket)
         assert find(other.where) is None, content
-    assert other.say("run", "words=1 of the other") == "word1"
+    assert other.stdout_of("run", "words=1 of the other") == "word1"
     assert _workspaces(one) == {str(one.work)}
     assert _workspaces(other) == {str(other.work)}
     found = read_owner(str(_data(other)))
@@ -137,7 +139,7 @@ def test_a_socket_name_of_another_server_is_skipped(alone: IsolatedHome) -> None
     assert thief.stderr is not None
     assert any(b"listening" in line for line in thief.stderr)
     assert alone.call("server", "status").returncode == 4
-    assert alone.say("run", "words=1") == "word1"
+    assert alone.stdout_of("run", "words=1") == "word1"
     owner = read_owner(alone.where.data_dir)
     assert owner is not None
     assert owner.socket != taken
@@ -146,14 +148,14 @@ def test_a_socket_name_of_another_server_is_skipped(alone: IsolatedHome) -> None
 
 
 def test_one_data_directory_has_one_server_by_every_path(alone: IsolatedHome) -> None:
-    alone.say("run", "words=1")
+    alone.stdout_of("run", "words=1")
     server = alone.server_process()
     link = alone.home / "link"
     link.symlink_to(alone.where.data_dir)
     kept = dict(alone.environment)
     for path, runtime in ((str(link), kept["XDG_RUNTIME_DIR"]), (f"{link}/../d", ""), (f"{link}/.", "/nowhere")):
         alone.environment |= {"HOLDFAST_DATA_DIR": path, "XDG_RUNTIME_DIR": runtime}
-        assert json.loads(alone.say("server", "status", "--json"))["pid"] == server
+        assert json.loads(alone.stdout_of("server", "status", "--json"))["pid"] == server
     alone.environment |= {"XDG_RUNTIME_DIR": str(alone.home / "r2")}
     second = alone.call("serve")
     assert (second.returncode, f"process {server}" in second.stderr) == (1, True)
@@ -173,21 +175,18 @@ def test_a_server_without_its_data_directory_never_answers(alone: IsolatedHome) 
 
 
 def test_a_killed_server_is_replaced(alone: IsolatedHome) -> None:
-    alone.say("run", "words=1")
+    alone.stdout_of("run", "words=1")
     before = alone.server_process()
     assert before is not None
     os.kill(before, signal.SIGKILL)
-    assert alone.say("run", "words=1") == "word1"
+    assert alone.stdout_of("run", "words=1") == "word1"
     assert alone.server_process() not in (None, before)
 
 
-def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome) -> None:
+def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome, reserved_port: int) -> None:
     said = {}
     for host in ("127.0.0.1", "0.0.0.0"):
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        process = alone.start("serve", "--host", f"tcp://{host}:{port}")
+        process = alone.start("serve", "--host", f"tcp://{host}:{reserved_port}")
         assert process.stderr is not None
         lines = []
         for line in process.stderr:
@@ -196,6 +195,6 @@ def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome) -> None:
                 break
         said[host] = b"".join(lines)
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
     assert b"WARNING" not in said["127.0.0.1"]
     assert b"can be reached from other machines" in said["0.0.0.0"]

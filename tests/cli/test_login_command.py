@@ -20,7 +20,7 @@ def place(tmp_path: Path) -> Commands:
 
 
 def stored(place: Commands, provider: str) -> str | None:
-    return Credentials(place.places().credentials_file, {"HOLDFAST_KEYRING": "0"}).get(provider)
+    return Credentials(place.locations().credentials_file, {"HOLDFAST_KEYRING": "0"}).get(provider)
 
 
 def test_a_key_from_a_pipe(place: Commands) -> None:
@@ -29,7 +29,7 @@ def test_a_key_from_a_pipe(place: Commands) -> None:
     assert "is stored in" in done.stderr
     assert CANARY not in done.output
     assert stored(place, "openai") == CANARY
-    place.say("logout", "openai")
+    place.call_ok("logout", "openai")
     assert stored(place, "openai") is None
     assert place.call("logout", "openai").exit_code == 4
 
@@ -60,9 +60,9 @@ def test_a_provider_is_found_by_its_aliases(place: Commands) -> None:
     for name, id in (("OpenAI", "openai"), ("google", "gemini")):
         assert f"The key of {id} is stored" in place.call("login", name, stdin=CANARY).stderr
         assert stored(place, id) == CANARY
-        place.say("logout", name)
+        place.call_ok("logout", name)
         assert stored(place, id) is None
-    place.user("[providers.OpenAI]\nbase_url = 'http://x'\n")
+    place.write_user("[providers.OpenAI]\nbase_url = 'http://x'\n")
     place.call("login", "OpenAI", stdin=CANARY)
     assert stored(place, "OpenAI") == CANARY
 
@@ -70,32 +70,32 @@ def test_a_provider_is_found_by_its_aliases(place: Commands) -> None:
 def test_an_unknown_provider_gets_a_hint(place: Commands) -> None:
     assert "providers.mine" in place.call("login", "mine", stdin=CANARY).stderr
     assert "Did you mean anthropic?" in place.call("login", "antropic", stdin=CANARY).stderr
-    place.user("[providers.mine]\nbase_url = 'http://x'\n")
+    place.write_user("[providers.mine]\nbase_url = 'http://x'\n")
     assert "No provider" not in place.call("login", "mine", stdin=CANARY).stderr
 
 
 def test_the_list_shows_the_origin_of_keys(place: Commands) -> None:
     assert "No provider has a key yet" in place.call("login", "--list").stderr
     place.environment["ANTHROPIC_API_KEY"] = CANARY
-    place.user(f"[providers.one]\napi_key = '{CANARY}'\n[providers.two]\napi_key = '$ANTHROPIC_API_KEY'\n")
-    place.say("login", "openai", stdin=CANARY)
-    shown = place.say("login", "--list")
+    place.write_user(f"[providers.one]\napi_key = '{CANARY}'\n[providers.two]\napi_key = '$ANTHROPIC_API_KEY'\n")
+    place.call_ok("login", "openai", stdin=CANARY)
+    shown = place.call_ok("login", "--list")
     assert CANARY not in shown
     found = {
         (row["provider"], row["where"], row["name"])
-        for row in msgspec.json.decode(place.say("login", "--list", "--json"))
+        for row in msgspec.json.decode(place.call_ok("login", "--list", "--json"))
     }
     assert found == {
         ("anthropic", "variable", "ANTHROPIC_API_KEY"),
         ("one", "settings", f"{place.user_file}:2"),
         ("two", "template", f"{place.user_file}:4"),
-        ("openai", "file", place.places().credentials_file),
+        ("openai", "file", place.locations().credentials_file),
     }
 
 
 def test_logout_reports_other_keys(place: Commands) -> None:
     place.environment["OPENAI_API_KEY"] = CANARY
-    place.say("login", "openai", stdin=CANARY)
+    place.call_ok("login", "openai", stdin=CANARY)
     assert "variable OPENAI_API_KEY" in place.call("logout", "openai").stderr
 
 
@@ -139,7 +139,9 @@ def test_the_key_is_not_in_the_process_list(place: Commands) -> None:
         place.home / "look.sh", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' > \"$LIST\"\necho k\n"
     )
     place.environment |= {"LIST": str(place.home / "list"), "SECRET": CANARY}
-    place.user(f"[providers.p]\napi_key = '$(sh {look})'\nextra_headers = {{X = '{CANARY}'}}\n[env]\nA = '{CANARY}'\n")
+    place.write_user(
+        f"[providers.p]\napi_key = '$(sh {look})'\nextra_headers = {{X = '{CANARY}'}}\n[env]\nA = '{CANARY}'\n"
+    )
     assert place.open().provider("p")[0].api_key == "k"
     listed = (place.home / "list").read_text(errors="replace")
     assert "look.sh" in listed

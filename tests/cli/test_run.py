@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cli.isolated_home import PATIENCE, IsolatedHome, Process, shown_on
+from cli.isolated_home import TIMEOUT, IsolatedHome, Process, shown_on
 from holdfast.cli.click_group import holdfast
 
 ANSWER = "word1 word2 word3 word4 word5"
@@ -25,7 +25,7 @@ def _first(process: Process) -> bytes:
 
 
 def _ended(process: Process) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -42,18 +42,18 @@ def test_a_stream_is_the_same_text(home: IsolatedHome) -> None:
 
 
 def test_a_server_is_started_if_there_is_none(alone: IsolatedHome) -> None:
-    assert alone.say("run", "words=5") == ANSWER
+    assert alone.stdout_of("run", "words=5") == ANSWER
     assert alone.server_process() is not None
-    assert alone.say("run", "words=5") == ANSWER
-    assert "listening" in alone.say("logs")
-    assert "Stopped" in alone.say("server", "stop")
+    assert alone.stdout_of("run", "words=5") == ANSWER
+    assert "listening" in alone.stdout_of("logs")
+    assert "Stopped" in alone.stdout_of("server", "stop")
     assert alone.server_process() is None
 
 
 def test_stdin_is_placed_before_the_arguments(home: IsolatedHome) -> None:
-    run_id = home.say("run", "--detach", "and", "the rest", stdin="first\nlines\n")
+    run_id = home.stdout_of("run", "--detach", "and", "the rest", stdin="first\nlines\n")
     assert home.run_of(run_id).prompt == "first\nlines\n\nand the rest"
-    alone = home.say("run", "--detach", stdin="only this")
+    alone = home.stdout_of("run", "--detach", stdin="only this")
     assert home.run_of(alone).prompt == "only this"
 
 
@@ -71,7 +71,7 @@ def test_a_git_repository_does_not_change_the_answer(home: IsolatedHome) -> None
 
 
 def test_json_is_one_event_a_line(home: IsolatedHome) -> None:
-    said = home.say("run", "--json", "--run-id", "as-json", "words=5")
+    said = home.stdout_of("run", "--json", "--run-id", "as-json", "words=5")
     events = [msgspec.json.decode(line) for line in said.splitlines()]
     assert {event["type"] for event in events} >= {"run", "message", "message_part", "run_complete"}
     end = events[-1]["payload"]["payload"]
@@ -121,7 +121,7 @@ def test_endless_input_is_limited(line: str) -> None:
         ["/bin/sh", "-c", line.format(f"{sys.executable} -m holdfast")],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, b"")
@@ -146,30 +146,32 @@ def test_a_refused_prompt_leaves_no_session(home: IsolatedHome) -> None:
     done = home.call("run", "--cwd", str(place), stdin="\0" * (6 << 20))
     assert (done.returncode, done.stdout) == (4, "")
     assert "(413)" in done.stderr
-    assert msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place))) == []
+    assert msgspec.json.decode(home.stdout_of("sessions", "--json", "--cwd", str(place))) == []
 
 
 def test_a_prompt_that_begins_with_a_dash(home: IsolatedHome) -> None:
     done = home.call("run", "-5 + 3")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Put -- before" in done.stderr
-    assert home.say("run", "--", "-5 words=2") == "word1 word2"
+    assert home.stdout_of("run", "--", "-5 words=2") == "word1 word2"
 
 
 def test_a_session_is_continued(home: IsolatedHome) -> None:
     place = home.home / "goes-on"
     place.mkdir()
     for more in ([], ["--continue"], ["--continue"]):
-        assert home.say("run", "--cwd", str(place), *more, "words=5") == ANSWER
-    sessions = msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place)))
+        assert home.stdout_of("run", "--cwd", str(place), *more, "words=5") == ANSWER
+    sessions = msgspec.json.decode(home.stdout_of("sessions", "--json", "--cwd", str(place)))
     assert [session["message_count"] for session in sessions] == [6]
-    assert home.say("run", "--cwd", str(place), "--session", sessions[0]["id"], "words=5") == ANSWER
+    assert home.stdout_of("run", "--cwd", str(place), "--session", sessions[0]["id"], "words=5") == ANSWER
 
 
 def test_a_run_id_is_submitted_once(home: IsolatedHome) -> None:
     place = str(home.work)
     for _ in range(2):
-        assert home.say("run", "--cwd", place, "--session", _session(home), "--run-id", "once", "words=5") == ANSWER
+        assert (
+            home.stdout_of("run", "--cwd", place, "--session", _session(home), "--run-id", "once", "words=5") == ANSWER
+        )
     done = home.call("run", "--session", _session(home), "--run-id", "once", "something else")
     assert done.returncode == 4
     assert "(409)" in done.stderr
@@ -180,30 +182,30 @@ def test_a_run_id_is_submitted_once_without_a_session(home: IsolatedHome) -> Non
     place = home.home / "repeated"
     place.mkdir()
     for more in ((), (), ("--continue",), ("--detach",)):
-        assert home.say("run", "--cwd", str(place), "--run-id", "again", *more, "words=5") in (ANSWER, "again")
+        assert home.stdout_of("run", "--cwd", str(place), "--run-id", "again", *more, "words=5") in (ANSWER, "again")
     done = home.call("run", "--cwd", str(place), "--run-id", "again", "something else")
     assert (done.returncode, "(409)" in done.stderr) == (4, True)
-    assert len(msgspec.json.decode(home.say("sessions", "--json", "--cwd", str(place)))) == 1
+    assert len(msgspec.json.decode(home.stdout_of("sessions", "--json", "--cwd", str(place)))) == 1
 
 
 def _session(home: IsolatedHome) -> str:
     """A session that several tests share."""
     marker = home.home / "session"
     if not marker.exists():
-        run_id = home.say("run", "--detach", "words=1")
+        run_id = home.stdout_of("run", "--detach", "words=1")
         marker.write_text(home.run_of(run_id).session_id, "utf-8")
     return marker.read_text("utf-8")
 
 
 def test_files_are_attached(home: IsolatedHome) -> None:
     (home.work / "note.txt").write_text("something to read", "utf-8")
-    run_id = home.say("run", "--detach", "--attach", "note.txt", "words=1")
+    run_id = home.stdout_of("run", "--detach", "--attach", "note.txt", "words=1")
     (note,) = home.run_of(run_id).attachments
     assert (note.file_name, note.mime_type, note.size) == ("note.txt", "text/plain", 17)
 
 
 def test_models_are_selected_for_the_workspace(home: IsolatedHome) -> None:
-    assert home.say("run", "--model", "tour", "--small-model", "demo/tour", "words=5") == ANSWER
+    assert home.stdout_of("run", "--model", "tour", "--small-model", "demo/tour", "words=5") == ANSWER
     done = home.call("run", "--model", "nobody-knows", "words=5")
     assert done.returncode == 4
     assert "`holdfast models" in done.stderr
@@ -247,9 +249,9 @@ def test_a_hang_up_detaches(home: IsolatedHome) -> None:
 
 
 def test_a_detached_run_is_fetched_later(home: IsolatedHome) -> None:
-    run_id = home.say("run", "--detach", "words=5 pause=5")
+    run_id = home.stdout_of("run", "--detach", "words=5 pause=5")
     for _ in range(2):
-        assert home.say("runs", "wait", run_id) == ANSWER
+        assert home.stdout_of("runs", "wait", run_id) == ANSWER
 
 
 def test_a_timeout_cancels_the_run(home: IsolatedHome) -> None:
@@ -260,7 +262,7 @@ def test_a_timeout_cancels_the_run(home: IsolatedHome) -> None:
 
 def test_two_runs_at_once_in_one_session(home: IsolatedHome) -> None:
     """C-29, C-30: each run has its own answer, although another run of the session fails."""
-    session = home.run_of(home.say("run", "--detach", "words=1")).session_id
+    session = home.run_of(home.stdout_of("run", "--detach", "words=1")).session_id
     # A turn that failed leaves no answer between its prompt and the next: the model may see "failure words=3".
     asked = {"words=5 pause=5": (0, ANSWER + "\n"), "fail": (1, ""), "ure words=3": (0, "word1 word2 word3\n")}
     started = [(home.start("run", "--session", session, prompt), wanted) for prompt, wanted in asked.items()]
@@ -273,7 +275,7 @@ def test_a_stalled_reader_receives_the_whole_answer(home: IsolatedHome) -> None:
     process = home.start("run", "--stream", "--run-id", "stalled", "words=50 pause=5")
     first = _first(process)
     process.send_signal(signal.SIGSTOP)
-    answer = home.say("runs", "wait", "stalled")
+    answer = home.stdout_of("runs", "wait", "stalled")
     process.send_signal(signal.SIGCONT)
     code, out, err = _ended(process)
     assert (code, first.decode() + out, err) == (0, answer + "\n", "")
@@ -286,7 +288,7 @@ def test_a_closed_pipe_is_not_an_error(home: IsolatedHome) -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    assert process.wait(PATIENCE) == 141
+    assert process.wait(TIMEOUT) == 141
 
 
 def test_a_terminal_gets_streamed_text_and_a_cleared_progress_line(home: IsolatedHome) -> None:
@@ -301,7 +303,7 @@ def test_a_terminal_gets_streamed_text_and_a_cleared_progress_line(home: Isolate
     )
     os.close(follower)
     shown = shown_on(leader)
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
     assert shown.endswith((b"\r\x1b[K" + ANSWER.encode() + b"\r\n", ANSWER.encode() + b"\r\n"))
     assert " · 0 s".encode() in shown
 

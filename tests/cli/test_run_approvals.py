@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 from holdfast.cli.server_connection import ServerConnection, required_text
 
 WRITE = 'tool=write {"file_path": "x", "content": "1"} words=2'
@@ -48,14 +48,14 @@ class Seat:
         return list(termios.tcgetattr(self._master))
 
     def end(self) -> tuple[int, str]:
-        out, _ = self._process.communicate(timeout=PATIENCE)
+        out, _ = self._process.communicate(timeout=TIMEOUT)
         return self._process.returncode, out.decode()
 
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
         if self._process.stdout is not None and not self._process.stdout.closed:
-            self._process.communicate(timeout=PATIENCE)
+            self._process.communicate(timeout=TIMEOUT)
         os.close(self._master)
 
 
@@ -215,7 +215,7 @@ def test_a_background_process_does_not_read_the_terminal(home: IsolatedHome, pla
 
 
 def test_runs_wait_shows_approvals_at_a_terminal(home: IsolatedHome, place: Path) -> None:
-    left = home.say("run", "--detach", "--cwd", str(place), WRITE)
+    left = home.stdout_of("run", "--detach", "--cwd", str(place), WRITE)
     with seat(home, place, "runs", "wait", left) as at:
         at.see(ASKED)
         at.type("\ty")
@@ -224,7 +224,7 @@ def test_runs_wait_shows_approvals_at_a_terminal(home: IsolatedHome, place: Path
 
 
 def test_runs_wait_refuses_approvals_without_a_terminal(home: IsolatedHome, place: Path) -> None:
-    left = home.say("run", "--detach", "--cwd", str(place), WRITE)
+    left = home.stdout_of("run", "--detach", "--cwd", str(place), WRITE)
     done = home.call("runs", "wait", left, cwd=place)
     assert (done.returncode, done.stdout) == (0, ANSWER)
     assert "refused, because there is no terminal: write:" in done.stderr
@@ -243,4 +243,4 @@ def test_runs_wait_does_not_answer_for_an_interactive_client(home: IsolatedHome,
         assert "waits for approval: write: Create file" in told
         assert f"holdfast attach {session}" in told
         connection.send("POST", connection.path("runs", "theirs", "cancel"))
-        assert waiting.wait(PATIENCE) == 130
+        assert waiting.wait(TIMEOUT) == 130

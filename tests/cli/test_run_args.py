@@ -6,7 +6,7 @@ from typing import Any, get_args
 import click
 import pytest
 
-from holdfast.cli import run, server, server_start
+from holdfast.cli import run, serve, server
 from holdfast.cli.run_client import run_args
 from holdfast.cli.run_client.run_args import DeliveryMode, RunArgs, parse_fast
 from holdfast.domain.runs import Delivery
@@ -92,10 +92,10 @@ def _options(command: click.Command) -> dict[str, dict[str, str]]:
 
 def test_the_fast_parser_knows_every_option() -> None:
     assert _options(run.command) == {"flags": run_args.FLAGS, "values": run_args.VALUES, "many": run_args.REPEATABLE}
-    assert _options(server.serve_command) == {"flags": server_start.FLAGS, "values": server_start.VALUES, "many": {}}
+    assert _options(server.serve_command) == {"flags": serve.FLAGS, "values": serve.VALUES, "many": {}}
     assert get_args(DeliveryMode) == get_args(Delivery)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["x"], ["--host"], ["--host", "--verbose"], ["--verbose=1"]])
 def test_an_unclear_command_line_starts_no_server(arguments: list[str]) -> None:
-    assert server_start.serve_fast(arguments) is None
+    assert serve.serve_fast(arguments) is None

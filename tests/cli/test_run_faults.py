@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 from holdfast.cli import server_connection
 from holdfast.client.address import Address
-from holdfast.client.locate import find
+from holdfast.client.server_launcher import find
 from holdfast.client.sync_client import SyncClient
 
 
@@ -28,14 +28,14 @@ def test_a_killed_server_is_started_again_and_the_run_is_interrupted(alone: Isol
     assert process.stdout is not None
     process.stdout.read(1)
     server.kill()
-    server.wait(PATIENCE)
-    out, err = process.communicate(timeout=PATIENCE)
+    server.wait(TIMEOUT)
+    out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 3
     assert b"interrupted, because the server stopped" in err
     assert out.endswith(b"\n")
     assert alone.server_process() not in (None, server.pid)
     assert alone.run_of("cut").outcome == "interrupted"
-    assert alone.say("run", "words=2") == "word1 word2"
+    assert alone.stdout_of("run", "words=2") == "word1 word2"
 
 
 def test_a_queued_prompt_continues_after_a_crash(alone: IsolatedHome) -> None:
@@ -49,10 +49,10 @@ def test_a_queued_prompt_continues_after_a_crash(alone: IsolatedHome) -> None:
     assert second.stderr is not None
     assert any(b"waiting for its turn" in line for line in second.stderr)
     server.kill()
-    server.wait(PATIENCE)
-    assert second.communicate(timeout=PATIENCE)[0] == b"word1 word2 word3\n"
+    server.wait(TIMEOUT)
+    assert second.communicate(timeout=TIMEOUT)[0] == b"word1 word2 word3\n"
     assert second.returncode == 0
-    first.communicate(timeout=PATIENCE)
+    first.communicate(timeout=TIMEOUT)
     assert first.returncode == 3
 
 
@@ -63,18 +63,18 @@ def test_a_command_with_another_environment_uses_the_running_server(alone: Isola
     elsewhere.mkdir(mode=0o700)
     usual = alone.environment["XDG_RUNTIME_DIR"]
     alone.environment["XDG_RUNTIME_DIR"] = str(elsewhere)
-    assert alone.say("run", "words=2") == "word1 word2"
+    assert alone.stdout_of("run", "words=2") == "word1 word2"
     process = alone.start("run", "--stream", "words=2000 pause=20")
     assert process.stdout is not None
     process.stdout.read(1)
     server.kill()
-    server.wait(PATIENCE)
-    process.communicate(timeout=PATIENCE)
+    server.wait(TIMEOUT)
+    process.communicate(timeout=TIMEOUT)
     assert process.returncode == 3
-    found = msgspec.json.decode(alone.say("server", "--json"))
+    found = msgspec.json.decode(alone.stdout_of("server", "--json"))
     assert found["address"].startswith(f"unix://{elsewhere}"), "the next server binds the socket of its client"
     alone.environment["XDG_RUNTIME_DIR"] = usual
-    assert msgspec.json.decode(alone.say("server", "--json")) == found
+    assert msgspec.json.decode(alone.stdout_of("server", "--json")) == found
 
 
 def test_a_stopped_server_interrupts_the_run(alone: IsolatedHome) -> None:
@@ -85,8 +85,8 @@ def test_a_stopped_server_interrupts_the_run(alone: IsolatedHome) -> None:
     refused = alone.call("server", "stop")
     assert refused.returncode == 4
     assert "working" in refused.stderr
-    assert alone.say("server", "stop", "--force") == "Stopped."
-    _, err = process.communicate(timeout=PATIENCE)
+    assert alone.stdout_of("server", "stop", "--force") == "Stopped."
+    _, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, b"interrupted" in err) == (3, True)
 
 
@@ -101,7 +101,7 @@ def test_a_second_signal_exits_at_once(alone: IsolatedHome) -> None:
     assert process.stderr is not None
     assert any(b"stopping" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(TIMEOUT) == 130
     server.send_signal(signal.SIGCONT)
 
 
@@ -126,32 +126,30 @@ def test_an_unwritable_answer_is_not_a_success(alone: IsolatedHome) -> None:
             stderr=subprocess.PIPE,
             cwd=alone.work,
             env=alone.environment,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
         said = done.stderr.decode()
         assert (done.returncode, complaint in said) == (1, True)
         kept = re.search("holdfast runs wait ([0-9a-f]+) prints it", said)
         assert kept is not None
-        assert alone.say("runs", "wait", kept[1]) == "word1 word2 word3"
+        assert alone.stdout_of("runs", "wait", kept[1]) == "word1 word2 word3"
 
 
 @pytest.mark.parametrize("arguments", [("run", "x"), ("run", "--json", "x"), ("sessions",), ("runs",), ("attach",)])
 def test_a_removed_directory_is_a_one_line_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
     command = f"rmdir {tmp_path} && exec {sys.executable} -P -m holdfast {' '.join(arguments)}"
-    done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=TIMEOUT, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"The current directory no longer exists" in done.stderr
     assert b"Traceback" not in done.stderr
 
 
-def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome) -> None:
+def test_over_tcp_the_token_is_found_or_required(alone: IsolatedHome, reserved_port: int) -> None:
     """R12: it is in the data directory of the server; another data directory must be given."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        host = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    host = f"tcp://127.0.0.1:{reserved_port}"
     alone.serve("--host", host)
-    assert alone.say("run", "--host", host, "words=3") == "word1 word2 word3"
+    assert alone.stdout_of("run", "--host", host, "words=3") == "word1 word2 word3"
     done = alone.call("run", "--host", host, "--data-dir", str(alone.home / "elsewhere"), "words=3")
     assert (done.returncode, done.stdout) == (4, "")
     assert "requires its token" in done.stderr
@@ -201,9 +199,9 @@ def _breaking(place: str, server: str) -> Iterator[list[int]]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        acceptor.join(PATIENCE)
+        acceptor.join(TIMEOUT)
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         for end in sockets:
             end.close()
         os.unlink(place)
@@ -239,12 +237,12 @@ def test_an_invalid_response_is_not_echoed(alone: IsolatedHome, body: bytes) -> 
         listener.bind(place)
         listener.listen()
         process = alone.start("run", "--host", f"unix://{place}", "words=3")
-        listener.settimeout(PATIENCE)
+        listener.settimeout(TIMEOUT)
         connection, _ = listener.accept()
         with connection:
             connection.recv(1 << 16)
             connection.sendall(b"HTTP/1.1 418 Odd\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            out, err = process.communicate(timeout=PATIENCE)
+            out, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, out) == (4, b"")
     assert err == b"holdfast: The server answered with status 418.\n"
 
@@ -272,11 +270,11 @@ def test_an_unresponsive_server_is_reported_with_its_process_id(alone: IsolatedH
     code = "from holdfast.cli import server, main; server._REQUEST_TIMEOUT = 0.3; main.main()"
     for command in ("status", "stop"):
         asked = alone.start("server", command, code=code)
-        said, complaint = asked.communicate(timeout=PATIENCE)
+        said, complaint = asked.communicate(timeout=TIMEOUT)
         assert (asked.returncode, said) == (4, b"")
         assert f"kill -9 {process}:".encode() in complaint
     os.kill(process, signal.SIGCONT)
-    assert alone.say("server", "stop") == "Stopped."
+    assert alone.stdout_of("server", "stop") == "Stopped."
 
 
 DYING = """
@@ -298,7 +296,7 @@ main.main()
 
 
 def test_a_server_that_dies_before_the_prompt_is_sent_is_replaced(alone: IsolatedHome) -> None:
-    alone.say("server", "start")
+    alone.stdout_of("server", "start")
     process = alone.start("run", "words=2", code=DYING)
-    said, complaint = process.communicate(timeout=PATIENCE)
+    said, complaint = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, said, complaint) == (0, b"word1 word2\n", b"")

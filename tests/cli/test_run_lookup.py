@@ -14,7 +14,7 @@ from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.client import Client
 from holdfast.domain.ids import RunId
 from holdfast.protocol.bodies import AgentMessage
-from server.helpers import end_of, read_until
+from server.helpers import read_until, run_ended
 
 
 class Places:
@@ -36,7 +36,7 @@ class Places:
                     session = (await client.create_session(workspace, "s")).id
                     async with client.events(workspace, since=0) as events:
                         await client.send_prompt(workspace, AgentMessage(session, "words=1", RunId("kept")))
-                        await read_until(events, end_of(RunId("kept")))
+                        await read_until(events, run_ended(RunId("kept")))
                 await client.leave_workspace(workspace)
 
     def show(self, here: Path, run: str = "kept") -> tuple[int, str]:

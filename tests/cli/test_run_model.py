@@ -2,7 +2,6 @@
 
 import os
 import pty
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +9,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home, shown_on
+from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home, shown_on
 from e2e.cli_environment import asks, cli_environment
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 
 PROVIDER = '[providers.acme]\ntype = "openai-compat"\nbase_url = "http://127.0.0.1:{port}/v1"\n{rest}\n'
 
@@ -44,11 +43,11 @@ def _at_terminal(home: IsolatedHome, *arguments: str, **more: str) -> tuple[int,
     )
     os.close(follower)
     shown = shown_on(leader)
-    return process.wait(PATIENCE), shown.decode()
+    return process.wait(TIMEOUT), shown.decode()
 
 
 def _sessions(home: IsolatedHome) -> list[object]:
-    found: list[object] = msgspec.json.decode(home.say("sessions", "list", "--json"))
+    found: list[object] = msgspec.json.decode(home.stdout_of("sessions", "list", "--json"))
     return found
 
 
@@ -110,25 +109,17 @@ def test_a_missing_key_is_reported(without_model: IsolatedHome) -> None:
         assert f"set {variable}" in done.stderr
 
 
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port of this machine that refuses connections for as long as the test runs."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
-
-
 @pytest.mark.parametrize("rest", ["", 'models = [{ id = "m" }]'])
 @pytest.mark.parametrize("selection", ["", '[models.large]\nprovider = "acme"\n'])
-def test_an_unreachable_configured_server_is_reported(closed_port: int, rest: str, selection: str) -> None:
+def test_an_unreachable_configured_server_is_reported(reserved_port: int, rest: str, selection: str) -> None:
     """It is not replaced by the scripted model, also at a terminal; a refused connection is reported at once."""
     with isolated_home() as home:
-        home.settings.write_text(selection + PROVIDER.format(port=closed_port, rest=rest))
+        home.settings.write_text(selection + PROVIDER.format(port=reserved_port, rest=rest))
         home.environment["OLLAMA_HOST"] = "127.0.0.1:9"
         home.serve()
         done = home.call("run", "--timeout", "10", "words=3")
         assert (done.returncode, done.stdout) == (4, ""), done.stderr
-        assert f"http://127.0.0.1:{closed_port}/v1" in done.stderr
+        assert f"http://127.0.0.1:{reserved_port}/v1" in done.stderr
         assert "the connection was refused" in done.stderr
         assert "Trying again" not in done.stderr
         code, shown = _at_terminal(home, "run", "--timeout", "10", "words=3")
@@ -138,12 +129,12 @@ def test_an_unreachable_configured_server_is_reported(closed_port: int, rest: st
 async def test_a_server_that_disappears_later_is_a_failure() -> None:
     """The run has begun its work by then: exit code 1."""
 
-    def reply(asked: Asked) -> Reply:
+    def reply(asked: RecordedRequest) -> Reply:
         if "tools" not in asked.json:
             return Reply((Say(("A title",)),))
         assert stage.provider._server is not None
         stage.provider._server.close()
-        return Reply((Ask("c1", "ls", ("{}",)),), headers=(("connection", "close"),))
+        return Reply((CallTool("c1", "ls", ("{}",)),), headers=(("connection", "close"),))
 
     async with cli_environment(reply) as stage:
         done = await stage.call("run", "hi")
@@ -155,7 +146,7 @@ async def test_a_server_that_loads_its_model_is_awaited() -> None:
     loading = msgspec.json.encode({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}})
     replies = [Reply(status=503, body=loading), Reply((Say(("All is well.",)),))]
 
-    def reply(asked: Asked) -> Reply:
+    def reply(asked: RecordedRequest) -> Reply:
         return Reply((Say(("A title",)),)) if "tools" not in asked.json else replies.pop(0)
 
     async with cli_environment(reply) as stage:

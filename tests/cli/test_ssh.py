@@ -12,11 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
-from holdfast.client.locate import locate
-from holdfast.client.paths import BadHost
+from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
+from holdfast.client.server_launcher import locate
+from holdfast.client.socket_paths import BadHost
 from holdfast.client.ssh import Target, parse_target
 from holdfast.client.sync_client import SyncClient
+from stream_servers import reserve_port
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
@@ -24,16 +25,14 @@ SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 class Machine:
     """A simulated remote machine: an ssh server on loopback, with its own keys and environment."""
 
-    def __init__(self, here: IsolatedHome, there: IsolatedHome) -> None:
+    def __init__(self, here: IsolatedHome, there: IsolatedHome, port: int) -> None:
         assert SSHD is not None
         self.there = there
         place = here.home / "ssh"
         place.mkdir(mode=0o700)
         for name in ("host", "user"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)], check=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = port
         names = ("XDG_RUNTIME_DIR", "HOLDFAST_DATA_DIR")
         given = [f'{name}="{there.environment[name]}"' for name in names]
         given += [f'XDG_CONFIG_HOME="{there.home}/.config"', f'PATH="{Path(sys.executable).parent}:/usr/bin:/bin"']
@@ -65,7 +64,7 @@ class Machine:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=PATIENCE)
+        self.process.communicate(timeout=TIMEOUT)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +77,8 @@ def here() -> Iterator[IsolatedHome]:
 def machine(here: IsolatedHome) -> Iterator[Machine]:
     if SSHD is None or shutil.which("ssh") is None:
         pytest.skip("there is no sshd here: install openssh-server")
-    with isolated_home() as there:
-        made = Machine(here, there)
+    with isolated_home() as there, reserve_port() as port:
+        made = Machine(here, there, port)
         try:
             yield made
         finally:
@@ -100,9 +99,9 @@ def test_a_prompt_is_answered_on_the_remote_machine(here: IsolatedHome, machine:
     assert (done.returncode, done.stdout, done.stderr) == (0, "word1 word2 word3\n", "")
     assert machine.there.server_process() is not None
     assert here.server_process() is None
-    runs = msgspec.json.decode(machine.there.say("runs", "list", "--json"))
+    runs = msgspec.json.decode(machine.there.stdout_of("runs", "list", "--json"))
     assert [run["prompt"] for run in runs] == ["words=3 tool=ls"]
-    status = msgspec.json.decode(here.say("server", "status", "--json", "--host", host))
+    status = msgspec.json.decode(here.stdout_of("server", "status", "--json", "--host", host))
     assert status["pid"] == machine.there.server_process()
     assert [file.name for file in (here.home / "r" / "holdfast").iterdir() if file.name.startswith("ssh-")] == []
 
@@ -110,11 +109,11 @@ def test_a_prompt_is_answered_on_the_remote_machine(here: IsolatedHome, machine:
 def test_the_local_environment_is_not_sent(here: IsolatedHome, machine: Machine) -> None:
     here.environment["CANARY"] = "sings"
     host = machine.host(str(machine.there.work))
-    said = here.say(
+    said = here.stdout_of(
         "run", "--yolo", "--host", host, 'tool=bash {"command": "echo [$CANARY]", "description": "x"} words=1'
     )
     assert said == "word1"
-    session = machine.there.say("sessions", "last", "--json")
+    session = machine.there.stdout_of("sessions", "last", "--json")
     assert "sings" not in session
     assert "[]" in session
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, shown_on
+from cli.isolated_home import TIMEOUT, IsolatedHome, shown_on
 
 
 def _shell(house: IsolatedHome, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -17,7 +17,7 @@ def _shell(house: IsolatedHome, line: str, cwd: Path | None = None) -> subproces
         ["sh", "-c", line],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
         cwd=cwd or house.work,
         env={**house.environment, "H": f"{sys.executable} -m holdfast"},
@@ -52,7 +52,7 @@ def test_an_answer_can_be_fetched_twice_from_any_directory(alone: IsolatedHome) 
     """Also one that could not be written, and after another server has taken over."""
     assert _shell(alone, "$H run --run-id kept words=2 > /dev/full").returncode == 1
     for _ in range(2):
-        assert alone.say("server", "stop") == "Stopped."
+        assert alone.stdout_of("server", "stop") == "Stopped."
         fetched = alone.call("runs", "wait", "kept", cwd=Path("/"))
         assert (fetched.returncode, fetched.stdout) == (0, "word1 word2\n")
 
@@ -63,7 +63,7 @@ def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: IsolatedHo
         "atexit.register(lambda: [os.kill(os.getpid(), number) for number in (1, 2, 15)]); main()"
     )
     process = home.start(code=code)
-    said, complaint = process.communicate(timeout=PATIENCE)
+    said, complaint = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, complaint) == (0, b"")
     assert b"\ndata " in said
 
@@ -81,7 +81,7 @@ def _on_a_terminal(house: IsolatedHome, *arguments: str) -> bytes:
     )
     os.close(follower)
     shown = shown_on(leader)
-    process.wait(PATIENCE)
+    process.wait(TIMEOUT)
     return shown
 
 
@@ -90,10 +90,10 @@ TAME = "abcd"
 
 
 def test_untrusted_text_does_not_control_a_terminal(home: IsolatedHome) -> None:
-    run_id = home.say("run", "--detach", f"words=1 {EVIL}")
-    assert home.say("runs", "wait", run_id) == "word1"
+    run_id = home.stdout_of("run", "--detach", f"words=1 {EVIL}")
+    assert home.stdout_of("runs", "wait", run_id) == "word1"
     session = home.run_of(run_id).session_id
-    home.say("sessions", "rename", session, EVIL)
+    home.stdout_of("sessions", "rename", session, EVIL)
     commands = (("runs", "show", run_id), ("sessions", "show", session), ("sessions", "export", session))
     for command in commands:
         shown = _on_a_terminal(home, "-m", "holdfast", *command).decode()
@@ -123,17 +123,17 @@ def test_a_piped_answer_has_no_control_sequences_unless_raw(alone: IsolatedHome)
     server = alone.start("serve", code=SERVE.format(ANSWER))
     assert server.stderr is not None
     assert any(b"listening" in line for line in server.stderr)
-    run_id = alone.say("run", "--detach", "hello")
+    run_id = alone.stdout_of("run", "--detach", "hello")
     session = alone.run_of(run_id).session_id
     for command in (("run", "hello"), ("run", "--stream", "hello"), ("runs", "wait", run_id)):
-        assert alone.say(*command) == PLAIN, command
+        assert alone.stdout_of(*command) == PLAIN, command
         # The text of a subprocess has its line breaks translated.
-        assert alone.say(*command, "--raw") == ANSWER.replace("\r\n", "\n"), command
+        assert alone.stdout_of(*command, "--raw") == ANSWER.replace("\r\n", "\n"), command
     for command in (("runs", "show", run_id), ("sessions", "show", session), ("sessions", "export", session)):
-        shown = alone.say(*command)
+        shown = alone.stdout_of(*command)
         assert "twored three" in shown, command
         assert not {"\x1b", "\x07", "\x9b"} & set(shown), command
-    assert "\\u001b]0;" in alone.say("run", "--json", "hello"), "events are unchanged JSON"
+    assert "\\u001b]0;" in alone.stdout_of("run", "--json", "hello"), "events are unchanged JSON"
 
 
 def test_a_tool_name_does_not_control_the_progress_line(home: IsolatedHome) -> None:
@@ -168,12 +168,12 @@ run_command._import_follower()
 def test_a_signal_during_imports_is_deferred(home: IsolatedHome) -> None:
     """An exception out of a handler, in the middle of it, would be a segmentation fault."""
     process = home.start(code=LOADING)
-    said, complaint = process.communicate(timeout=PATIENCE)
+    said, complaint = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, said, complaint) == (130, b"loaded\nloaded\n", b"")
 
 
 def test_an_unencodable_character_is_not_an_error(home: IsolatedHome) -> None:
-    home.say("run", "--run-id", "letters", "words=2 日本")
+    home.stdout_of("run", "--run-id", "letters", "words=2 日本")
     done = _shell(home, "PYTHONIOENCODING=latin-1 $H runs show letters")
     assert (done.returncode, done.stderr) == (0, "")
     assert r"> words=2 \u65e5\u672c" in done.stdout
@@ -188,7 +188,7 @@ def test_the_timeout_applies_to_a_pipe_that_stays_open(home: IsolatedHome) -> No
             stdin=read,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
             cwd=home.work,
             env=home.environment,

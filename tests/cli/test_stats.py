@@ -32,13 +32,13 @@ SOME = Stats(
 
 @pytest.fixture(scope="module")
 def used(home: IsolatedHome) -> IsolatedHome:
-    home.say("run", "words=3 tool=ls")
+    home.stdout_of("run", "words=3 tool=ls")
     home.call("run", "please fail")
     return home
 
 
 def test_statistics_as_text(used: IsolatedHome) -> None:
-    said = used.say("stats")
+    said = used.stdout_of("stats")
     assert str(used.work) in said
     assert re.search(r"sessions +2", said)
     assert "1 completed" in said
@@ -50,8 +50,8 @@ def test_statistics_as_text(used: IsolatedHome) -> None:
 
 
 def test_statistics_as_json(used: IsolatedHome) -> None:
-    here = msgspec.json.decode(used.say("stats", "--json"), type=Stats)
-    everywhere = msgspec.json.decode(used.say("stats", "--all", "--json"), type=Stats)
+    here = msgspec.json.decode(used.stdout_of("stats", "--json"), type=Stats)
+    everywhere = msgspec.json.decode(used.stdout_of("stats", "--all", "--json"), type=Stats)
     assert here.tools == {"ls": 1}
     assert here.workspaces == (str(used.work),)
     assert sum(map(sum, here.week)) == 2, "every prompt has its hour"
@@ -61,7 +61,7 @@ def test_statistics_as_json(used: IsolatedHome) -> None:
 
 def test_statistics_as_a_page(used: IsolatedHome) -> None:
     file = used.home / "stats.html"
-    used.say("stats", "--html", str(file))
+    used.stdout_of("stats", "--html", str(file))
     text = file.read_text()
     assert "demo/tour" in text
     done = used.call("stats", "--html", str(used.home / "no" / "where.html"))

@@ -25,7 +25,7 @@ def place(tmp_path: Path) -> Commands:
 
 
 def test_withheld_settings_are_shown(place: Commands) -> None:
-    place.shared(FILE)
+    place.write_project(FILE)
     done = place.call("trust", "--show")
     assert done.stdout.splitlines() == [
         str(place.project_file),
@@ -38,7 +38,7 @@ def test_withheld_settings_are_shown(place: Commands) -> None:
 
 
 def test_trust_and_revoke(place: Commands) -> None:
-    place.shared(FILE)
+    place.write_project(FILE)
     assert "is trusted, until" in place.call("trust", "--yes").stderr
     assert place.open().current().mcp["m"].command == "evil"
     again = place.call("trust", "--yes")
@@ -51,7 +51,7 @@ def test_trust_and_revoke(place: Commands) -> None:
 
 
 def test_trust_requires_a_confirmation(place: Commands) -> None:
-    place.shared(FILE)
+    place.write_project(FILE)
     done = place.call("trust")
     assert (done.exit_code, "--yes" in done.stderr) == (2, True)
     assert place.call("trust", "--yes", "--revoke").exit_code == 2
@@ -60,7 +60,7 @@ def test_trust_requires_a_confirmation(place: Commands) -> None:
 
 @pytest.mark.parametrize(("answer", "is_trusted"), [("y", True), ("n", False), ("", False)])
 def test_the_confirmation_decides(place: Commands, answer: str, is_trusted: bool) -> None:
-    place.shared(FILE)
+    place.write_project(FILE)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         place.arguments("trust"),
@@ -90,7 +90,7 @@ def test_a_project_without_settings_is_trusted_until_it_has_some(place: Commands
     assert not place.open().snapshot().project.is_trusted
     assert "is trusted, until it contains settings" in place.call("trust", "--yes").stderr
     assert place.open().snapshot().project.is_trusted
-    place.shared(FILE)
+    place.write_project(FILE)
     assert place.open().current().mcp == {}
     assert "is not trusted" in place.call("trust", "--show").stderr
     place.project_file.unlink()
@@ -99,7 +99,7 @@ def test_a_project_without_settings_is_trusted_until_it_has_some(place: Commands
 
 
 def test_a_broken_file_is_not_trusted(place: Commands) -> None:
-    place.shared(FILE)
+    place.write_project(FILE)
     place.write(place.project / ".holdfast.toml", "[env")
     done = place.call("trust", "--yes")
     assert done.exit_code == 4
@@ -108,6 +108,6 @@ def test_a_broken_file_is_not_trusted(place: Commands) -> None:
 
 
 def test_long_files_are_shortened(place: Commands) -> None:
-    place.shared("[env]\n" + "".join(f"V{number} = 'x'\n" for number in range(300)))
-    shown = place.say("trust", "--show")
+    place.write_project("[env]\n" + "".join(f"V{number} = 'x'\n" for number in range(300)))
+    shown = place.call_ok("trust", "--show")
     assert "and 100 more: read the file before you trust it" in shown

@@ -26,7 +26,7 @@ def _version(home: IsolatedHome) -> VersionInfo:
 def test_an_older_idle_server_started_by_a_client_is_replaced(alone: IsolatedHome) -> None:
     old = _serve(alone, OLD, "--started-by-client")
     assert _version(alone).version == "0.0.1"
-    assert alone.say("run", "words=2") == "word1 word2"
+    assert alone.stdout_of("run", "words=2") == "word1 word2"
     assert old.wait(10) == 0
     assert _version(alone).version != "0.0.1"
 
@@ -34,16 +34,16 @@ def test_an_older_idle_server_started_by_a_client_is_replaced(alone: IsolatedHom
 def test_an_older_busy_server_is_used(alone: IsolatedHome) -> None:
     old = _serve(alone, OLD, "--started-by-client")
     named = str(alone.where.address)
-    working = alone.say("run", "--host", named, "--detach", "words=5000 pause=20")
+    working = alone.stdout_of("run", "--host", named, "--detach", "words=5000 pause=20")
     assert alone.server_process() == old.pid
-    assert alone.say("run", "words=2") == "word1 word2"
+    assert alone.stdout_of("run", "words=2") == "word1 word2"
     assert alone.server_process() == old.pid
-    assert '"state":"active"' in alone.say("runs", "show", "--json", "--host", named, working)
+    assert '"state":"active"' in alone.stdout_of("runs", "show", "--json", "--host", named, working)
 
 
 def test_a_manually_started_server_is_not_replaced(alone: IsolatedHome) -> None:
     old = _serve(alone, OLD)
-    assert alone.say("run", "words=2") == "word1 word2"
+    assert alone.stdout_of("run", "words=2") == "word1 word2"
     assert alone.server_process() == old.pid
 
 

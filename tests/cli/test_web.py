@@ -7,7 +7,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 
 
 def _link(text: str) -> tuple[str, dict[str, str]]:
@@ -22,7 +22,7 @@ def _asked(address: str, path: str = "", body: object = None, token: str = "") -
     request = urllib.request.Request(address.rstrip("/") + "/" + path, data, headers)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with direct.open(request, timeout=PATIENCE) as answer:
+        with direct.open(request, timeout=TIMEOUT) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as refused:
         with refused:
@@ -33,7 +33,7 @@ def test_the_link_opens_the_page_and_the_workspace(alone: IsolatedHome) -> None:
     alone.work = alone.home / "my projects & more #1"
     alone.work.mkdir()
     alone.environment["HOLDFAST_TEST_CANARY"] = "c4n4ry-value"
-    address, told = _link(alone.say("web", "--no-open"))
+    address, told = _link(alone.stdout_of("web", "--no-open"))
     assert told["dir"] == str(alone.work)
     assert "?" not in address
     status, page = _asked(address)
@@ -47,7 +47,7 @@ def test_the_link_opens_the_page_and_the_workspace(alone: IsolatedHome) -> None:
     assert b"c4n4ry-value" not in opened
     status, answer = _asked(address, "v1/web/exchange", {"code": told["code"]})
     assert (status, b"holdfast web" in answer) == (400, True)
-    again, more = _link(alone.say("web", "--no-open"))
+    again, more = _link(alone.stdout_of("web", "--no-open"))
     assert (again, more["code"] != told["code"]) == (address, True)
     log = Path(alone.where.data_dir, "logs", "server.log").read_text()
     assert "the page is open" in log
@@ -59,27 +59,27 @@ def test_the_browser_is_opened_if_there_is_one(alone: IsolatedHome) -> None:
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" >{seen}.new && mv {seen}.new {seen}\n')
     browser.chmod(0o755)
     alone.environment["BROWSER"] = str(browser)
-    printed = alone.say("web")
+    printed = alone.stdout_of("web")
     assert seen.read_text() == printed
     seen.unlink()
-    alone.say("web", "--no-open")
+    alone.stdout_of("web", "--no-open")
     assert not seen.exists()
     for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
         alone.environment.pop(name, None)
-    assert _link(alone.say("web"))[1]["code"]
+    assert _link(alone.stdout_of("web"))[1]["code"]
 
 
 def test_closing_and_a_fixed_port(alone: IsolatedHome) -> None:
-    assert alone.say("web", "--close") == "No server is running, so no page is open."
+    assert alone.stdout_of("web", "--close") == "No server is running, so no page is open."
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         refused = alone.call("web", "--no-open", "--port", taken)
     assert (refused.returncode, refused.stdout) == (4, "")
     assert refused.stderr.startswith(f"holdfast: 127.0.0.1:{taken} cannot be used")
-    address, _ = _link(alone.say("web", "--no-open", "--port", taken))
+    address, _ = _link(alone.stdout_of("web", "--no-open", "--port", taken))
     assert address == f"http://127.0.0.1:{taken}/"
     other_port = alone.call("web", "--no-open", "--port", "1")
     assert (other_port.returncode, "--close" in other_port.stderr) == (4, True)
-    assert alone.say("web", "--close").startswith("Closed")
+    assert alone.stdout_of("web", "--close").startswith("Closed")
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(taken))) != 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome, isolated_home
+from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / "src/holdfast/web"
@@ -68,7 +68,7 @@ def test_the_wheel_works_from_an_empty_environment(installed: Path, away: Isolat
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
             cwd=away.work,
             env=away.environment,
@@ -88,7 +88,7 @@ def test_the_wheel_works_from_an_empty_environment(installed: Path, away: Isolat
         assert not place.exists() or str(ROOT / "src") not in place.read_text()
         server.send_signal(signal.SIGTERM)
         server.stderr.read()
-        assert server.wait(PATIENCE) == 0
+        assert server.wait(TIMEOUT) == 0
 
 
 @pytest.mark.timeout(SECONDS)

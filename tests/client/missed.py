@@ -10,7 +10,7 @@ import msgspec
 
 from client.lossy import Lossy
 from e2e.tool_client import ToolClient, tool_client
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.bodies import AgentMessage
@@ -31,7 +31,7 @@ async def attended() -> AsyncIterator[ToolClient]:
 
 
 def where_of(one: ToolClient) -> ServerLocation:
-    return ServerLocation(one.server.address, str(one.server.place.data), can_be_started=False)
+    return ServerLocation(one.server.address, str(one.server.directory.data), can_be_started=False)
 
 
 class Scene:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +14,7 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.sessions import Session
 from holdfast.http11.sse import frame
 from scratch import scratch_directory
+from stream_servers import stream_server
 
 __all__ = [
     "Asked",
@@ -91,7 +92,7 @@ class Exchange:
         asked.body = await self._reader.readexactly(int(asked.headers.get("content-length", "0")))
         return asked
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
 
@@ -113,26 +114,20 @@ class Playing:
         self._script = script
         self._directory = TemporaryDirectory()
         self._connections = 0
-        self._writers: list[asyncio.StreamWriter] = []
-        self._server: asyncio.Server | None = None
+        self._server = AsyncExitStack()
 
     async def __aenter__(self) -> Address:
         path = f"{self._directory.name}/s"
-        self._server = await asyncio.start_unix_server(self._serve, path)
+        await self._server.enter_async_context(stream_server(self._serve, path=path))
         return Address(path=path)
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-        await asyncio.sleep(0)
+        await self._server.aclose()
         self._directory.cleanup()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         exchange = Exchange(reader, writer, self._connections)
         self._connections += 1
-        self._writers.append(writer)
         try:
             await self._script(exchange)
         except (ConnectionError, asyncio.CancelledError):
@@ -163,9 +158,9 @@ class StreamServer:
             raw += frame_of(GapEvent(Gap(newest, 1, 1)))
         raw += b"".join(frame(body, number) for number, body in self.log if number > since)
         cut = next(self.cuts, None)
-        await exchange.say(stream_head())
+        await exchange.send(stream_head())
         if cut is None:
-            await exchange.say(chunk(raw))
+            await exchange.send(chunk(raw))
             await exchange.until_left()
         elif raw[:cut]:
-            await exchange.say(chunk(raw[:cut]))
+            await exchange.send(chunk(raw[:cut]))

@@ -14,9 +14,10 @@ from holdfast.client.client import Client, new_client_id
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.stream import EventStream
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.protocol.bodies import Accepted, AgentMessage, ConfigModel, ModelChoice, RunPatch
+from holdfast.protocol.bodies import AgentMessage, ConfigModelRequest, PromptAccepted, RunChange, SelectedModel
 from holdfast.protocol.routes import ROUTES, Route
 from holdfast.testing.gates import start, until
+from stream_servers import stream_server
 
 T = TypeVar("T")
 W, S = WorkspaceId("w"), SessionId("s")
@@ -33,8 +34,8 @@ ARGUMENTS: dict[str, Any] = {
     "value": 1,
     "command": "stop",
     "prompt": AgentMessage(S, "hello"),
-    "patch": RunPatch(position=1),
-    "choice": ConfigModel("large", ModelChoice("m", "p")),
+    "patch": RunChange(position=1),
+    "choice": ConfigModelRequest("large", SelectedModel("m", "p")),
     "answer": {},
     "body": {},
     "skip": True,
@@ -74,7 +75,7 @@ async def test_every_method_calls_its_route() -> None:
             asked[name] = (request.method, request.path, bool(request.body))
             missing = {item.name for item in ROUTES_BY_NAME[name].query if item.is_required} - set(request.query)
             assert not missing
-            await exchange.say(answer(b'{"message":"no"}', 418))
+            await exchange.send(answer(b'{"message":"no"}', 418))
 
     async with Playing(script) as address, Client(address, client_id="c") as client:
         for route in ROUTES:
@@ -96,13 +97,13 @@ async def test_every_method_calls_its_route() -> None:
 async def with_answer(raw: bytes, call: Callable[[Client], Awaitable[T]]) -> T:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(raw)
+        await exchange.send(raw)
 
     async with Playing(script) as address, Client(address) as client:
         return await call(client)
 
 
-def send(client: Client) -> Awaitable[Accepted]:
+def send(client: Client) -> Awaitable[PromptAccepted]:
     return client.send_prompt(W, AgentMessage(S, "hello", RunId("r")))
 
 
@@ -153,7 +154,7 @@ async def test_connections_are_kept() -> None:
     async def script(exchange: Exchange) -> None:
         connections.append(exchange.number)
         while await exchange.asked() is not None:
-            await exchange.say(answer(b"3"))
+            await exchange.send(answer(b"3"))
 
     async with Playing(script) as address, Client(address) as client:
         for _ in range(5):
@@ -174,7 +175,7 @@ class Forgetful:
             self.bodies.append(asked.body)
             if exchange.number == 0 and len(self.bodies) == 2:
                 return
-            await exchange.say(answer(b"0" if asked.method == "GET" else ACCEPTED))
+            await exchange.send(answer(b"0" if asked.method == "GET" else ACCEPTED))
 
 
 async def test_an_idempotent_request_is_repeated_on_a_new_connection() -> None:
@@ -208,7 +209,7 @@ async def test_a_prompt_goes_out_on_a_new_connection_when_the_kept_one_is_known_
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(ACCEPTED))
+        await exchange.send(answer(ACCEPTED))
         if exchange.number == 0:
             closed.set()
         else:
@@ -226,10 +227,10 @@ async def test_a_connection_with_unsolicited_data_is_closed() -> None:
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"1"))
+        await exchange.send(answer(b"1"))
         if exchange.number == 0:
             await kept_by_client.wait()
-            await exchange.say(answer(b"99"))
+            await exchange.send(answer(b"99"))
         await exchange.until_left()
 
     async with Playing(script) as address, Client(address) as client:
@@ -254,7 +255,7 @@ async def test_an_incomplete_response_is_an_error(cut: int) -> None:
 async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked(reads_body=False)
-        await exchange.say(answer(b'{"message":"Too large."}', 413, "Connection: close\r\n"))
+        await exchange.send(answer(b'{"message":"Too large."}', 413, "Connection: close\r\n"))
 
     async with Playing(script) as address, Client(address) as client:
         with pytest.raises(ServerProblem, match="Too large"):
@@ -278,7 +279,7 @@ async def test_a_cancelled_request_does_not_spoil_the_next() -> None:
             if exchange.number == 0:
                 reached.set()
                 await exchange.until_left()
-            await exchange.say(answer(b"5"))
+            await exchange.send(answer(b"5"))
 
     async with Playing(script) as address, Client(address) as client:
         task = start(client.count_queued(W, S))
@@ -306,10 +307,27 @@ async def test_closing_ends_requests_under_way() -> None:
             await client.health()
 
 
+async def test_closing_ends_a_request_whose_connection_is_being_opened() -> None:
+    """No connection is left open behind the closed client."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.send(answer())
+
+    async with Playing(script) as address:
+        client = Client(address)
+        task = start(client.health())
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await task
+        assert not len(client._pool._pool)
+
+
 async def test_many_at_once() -> None:
     async def script(exchange: Exchange) -> None:
         while (asked := await exchange.asked()) is not None:
-            await exchange.say(answer(asked.path.rpartition("/sessions/")[2].partition("/")[0].encode()))
+            await exchange.send(answer(asked.path.rpartition("/sessions/")[2].partition("/")[0].encode()))
 
     async with Playing(script) as address, Client(address) as client:
         counts = await asyncio.gather(*(client.count_queued(W, SessionId(str(number))) for number in range(40)))
@@ -324,9 +342,7 @@ async def test_over_tcp_with_a_token() -> None:
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with stream_server(serve) as port:
         async with Client(Address(host="127.0.0.1", port=port, token="t0ken")) as client:
             await client.health()
         async with Client(Address(host="127.0.0.1", port=port)) as client:

@@ -99,9 +99,9 @@ async def test_r6_only_events_after_the_cursor_are_returned() -> None:
 async def test_r6_a_server_that_repeats_itself_is_not_believed() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(stream_head())
+        await exchange.send(stream_head())
         for number in (2, 1, 3, 3, 4):
-            await exchange.say(chunk(frame_of(session_event("s"), number)))
+            await exchange.send(chunk(frame_of(session_event("s"), number)))
         await exchange.until_left()
 
     async with (
@@ -124,7 +124,7 @@ async def test_a_gap_is_shown_and_the_stream_goes_on_behind_it() -> None:
             raw += frame_of(GapEvent(Gap(70, 60, 1)))
         else:
             raw += frame_of(session_event("s"), 71)
-        await exchange.say(stream_head() + chunk(raw))
+        await exchange.send(stream_head() + chunk(raw))
         if exchange.number:
             await exchange.until_left()
 
@@ -147,15 +147,15 @@ async def test_a_workspace_that_is_gone_ends_the_stream() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         if exchange.number == 0:
-            await exchange.say(stream_head() + chunk(HELLO + frame_of(session_event("s"), 6)) + b"0\r\n\r\n")
+            await exchange.send(stream_head() + chunk(HELLO + frame_of(session_event("s"), 6)) + b"0\r\n\r\n")
         else:
-            await exchange.say(answer(b'{"message":"no such workspace"}', 404))
+            await exchange.send(answer(b'{"message":"no such workspace"}', 404))
 
     async with Playing(script) as address, Client(address) as client:
         stream = client.events(W, since=0, backoff=at_once())
         items = [item async for item in stream]
         assert [item.number for item in items] == [None, 6]
-        assert (stream.is_gone, stream.cursor) == (True, 6)
+        assert (stream.is_workspace_gone, stream.cursor) == (True, 6)
 
 
 @pytest.mark.parametrize("status", [409, 500, 503])
@@ -165,7 +165,7 @@ async def test_a_failing_server_is_retried(status: int) -> None:
     async def script(exchange: Exchange) -> None:
         if exchange.number < 3:
             await exchange.asked()
-            await exchange.say(answer(b'{"message":"wait"}', status))
+            await exchange.send(answer(b'{"message":"wait"}', status))
         else:
             await server(exchange)
 
@@ -182,7 +182,7 @@ async def test_a_failing_server_is_retried(status: int) -> None:
 async def test_a_permanent_error_is_raised(status: int) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b'{"message":"no"}', status))
+        await exchange.send(answer(b'{"message":"no"}', status))
 
     async with (
         Playing(script) as address,
@@ -199,7 +199,7 @@ async def test_a_quiet_connection_is_replaced() -> None:
     async def script(exchange: Exchange) -> None:
         if exchange.number == 0:
             await exchange.asked()
-            await exchange.say(stream_head() + chunk(HELLO))
+            await exchange.send(stream_head() + chunk(HELLO))
             await exchange.until_left()
         else:
             await server(exchange)
@@ -215,10 +215,10 @@ async def test_a_quiet_connection_is_replaced() -> None:
 async def test_heartbeats_keep_the_stream_alive_and_are_not_returned() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(stream_head() + chunk(b": welcome\n\n") + chunk(HELLO))
+        await exchange.send(stream_head() + chunk(b": welcome\n\n") + chunk(HELLO))
         for _ in range(5):
-            await exchange.say(chunk(HEARTBEAT))
-        await exchange.say(chunk(frame_of(session_event("s"), 1)))
+            await exchange.send(chunk(HEARTBEAT))
+        await exchange.send(chunk(frame_of(session_event("s"), 1)))
         await exchange.until_left()
 
     async with Playing(script) as address, Client(address) as client, client.events(W, since=0) as stream:
@@ -229,7 +229,7 @@ async def test_unknown_events_do_not_stop_the_stream() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         raw = frame(b'{"type":"weather","payload":1}', 1) + frame(b"nonsense", 2) + frame_of(session_event("s"), 3)
-        await exchange.say(stream_head() + chunk(raw))
+        await exchange.send(stream_head() + chunk(raw))
         await exchange.until_left()
 
     async with Playing(script) as address, Client(address) as client, client.events(W, since=0) as stream:
@@ -240,7 +240,7 @@ async def test_unknown_events_do_not_stop_the_stream() -> None:
 async def test_closing_ends_a_wait_for_an_event() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(stream_head() + chunk(HELLO))
+        await exchange.send(stream_head() + chunk(HELLO))
         await exchange.until_left()
 
     async with Playing(script) as address, Client(address) as client:
@@ -316,9 +316,9 @@ async def test_retry_delays_grow_and_are_reset_by_a_hello() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         if exchange.number == 3:
-            await exchange.say(stream_head() + chunk(HELLO))
+            await exchange.send(stream_head() + chunk(HELLO))
         elif exchange.number == 5:
-            await exchange.say(stream_head() + chunk(frame_of(session_event("s"), 1)))
+            await exchange.send(stream_head() + chunk(frame_of(session_event("s"), 1)))
             await exchange.until_left()
 
     async with (

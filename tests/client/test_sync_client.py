@@ -44,7 +44,7 @@ async def with_server(script: Handler, work: Callable[[SyncClient], T]) -> T:
 
 async def echo(exchange: Exchange) -> None:
     while (asked := await exchange.asked()) is not None:
-        await exchange.say(answer(f"{exchange.number} {asked.method} {asked.target} ".encode() + asked.body, 202))
+        await exchange.send(answer(f"{exchange.number} {asked.method} {asked.target} ".encode() + asked.body, 202))
 
 
 async def test_requests_on_one_connection() -> None:
@@ -88,7 +88,7 @@ class HangsUp:
             self.heard.append(asked.method)
             if len(self.heard) == 2:
                 return
-            await exchange.say(answer(b"yes"))
+            await exchange.send(answer(b"yes"))
 
 
 @pytest.mark.parametrize(("method", "can_repeat"), [("GET", False), ("DELETE", False), ("POST", True)])
@@ -116,7 +116,7 @@ async def test_a_post_is_never_sent_twice() -> None:
 async def test_a_closed_connection_is_noticed_before_a_post() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(str(exchange.number).encode()))
+        await exchange.send(answer(str(exchange.number).encode()))
 
     def work(thin: SyncClient) -> bytes:
         thin.request("GET", "/v1/health")
@@ -131,7 +131,7 @@ async def test_a_closed_connection_is_noticed_before_a_post() -> None:
 async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked(reads_body=False)
-        await exchange.say(answer(b"no", 413, "Connection: close\r\n"))
+        await exchange.send(answer(b"no", 413, "Connection: close\r\n"))
 
     assert await with_server(script, lambda thin: thin.request("POST", "/v1/x", (), b"x" * 5_000_000)) == (413, b"no")
 
@@ -151,7 +151,7 @@ async def test_no_answer_in_time() -> None:
 async def test_an_incomplete_response_is_an_error(cut: int) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"whole")[:cut])
+        await exchange.send(answer(b"whole")[:cut])
 
     def work(thin: SyncClient) -> None:
         with pytest.raises(ConnectionLost):
@@ -183,7 +183,7 @@ async def test_a_stream() -> None:
 async def test_a_stream_that_ends_is_distinguished_from_one_that_breaks(ending: bytes) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(stream_head() + chunk(frame_of(session_event("s"), 1)) + ending)
+        await exchange.send(stream_head() + chunk(frame_of(session_event("s"), 1)) + ending)
 
     def work(thin: SyncClient) -> int:
         seen = 0
@@ -203,7 +203,7 @@ async def test_a_stream_that_ends_is_distinguished_from_one_that_breaks(ending: 
 async def test_a_stream_that_ends_with_its_connection() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + frame(BODIES[0]))
+        await exchange.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + frame(BODIES[0]))
 
     def work(thin: SyncClient) -> list[SseEvent]:
         return list(thin.stream("/v1/x"))
@@ -216,7 +216,7 @@ async def test_a_refused_stream() -> None:
         await exchange.asked()
         raw = answer(b'{"message":"no such workspace"}', 404)
         for place in range(len(raw)):
-            await exchange.say(raw[place : place + 1])
+            await exchange.send(raw[place : place + 1])
 
     def work(thin: SyncClient) -> ServerProblem:
         with pytest.raises(ServerProblem) as caught:
@@ -229,7 +229,7 @@ async def test_a_refused_stream() -> None:
 
 async def quiet(exchange: Exchange) -> None:
     await exchange.asked()
-    await exchange.say(stream_head())
+    await exchange.send(stream_head())
     await exchange.until_left()
 
 
@@ -267,7 +267,7 @@ async def test_a_wait_ends_when_the_wake_descriptor_is_readable() -> None:
     assert await with_server(quiet, work) == []
 
 
-LIGHT = ("holdfast.client.sync_client", "holdfast.client.address", "holdfast.client.locate")
+LIGHT = ("holdfast.client.sync_client", "holdfast.client.address", "holdfast.client.server_launcher")
 HEAVY = {"asyncio", "http", "email", "ssl", "click", "rich", "hashlib", "subprocess", "urllib", "apsw", "random"}
 
 

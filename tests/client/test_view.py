@@ -13,7 +13,7 @@ from client.play import session_event
 from client.worlds import Harness
 from holdfast.client.events import StreamEvent, UnknownEvent, decode_event
 from holdfast.client.view import View, ViewSettings
-from holdfast.domain import message_delta as growth_module
+from holdfast.domain import message_merge as growth_module
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -120,13 +120,13 @@ def delta(offset: int, text: str) -> StreamEvent:
 def test_deltas_are_joined_when_a_message_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many deltas come, the text is copied a few times only."""
     copies: list[int] = []
-    extended = growth_module._extended
+    extended = growth_module._append_text
 
     def count(part: Part, text: str) -> Part:
         copies.append(len(text))
         return extended(part, text)
 
-    monkeypatch.setattr(growth_module, "_extended", count)
+    monkeypatch.setattr(growth_module, "_append_text", count)
     view = View()
     view.apply(StreamEvent(MessageEvent(Change("created", message_of())), 1))
     for place in range(20_000):

@@ -12,7 +12,7 @@ from client.play import chunk, frame_of, session_event, stream_head
 from holdfast.client import sync_client, workspace_connection
 from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, ConnectionLost
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.ids import WorkspaceId
@@ -202,7 +202,7 @@ async def test_a_stream_that_ended_is_reopened_at_its_position(monkeypatch: pyte
     harness.streams[0].over.set()
     await until(lambda: harness.entered == 2)
     await clock.forward(20)
-    await until(lambda: len(harness.streams) == 2, most=1_000_000)
+    await until(lambda: len(harness.streams) == 2)
     entered = harness.entered
     for _ in range(6):
         await clock.forward(LOOK * 1.01)

@@ -23,7 +23,7 @@ from holdfast.domain.events import (
     SessionEvent,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.message_delta import grow, text_length
+from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Finish, FinishPart, Message, Part, Reasoning, ReasoningPart, Text, TextPart
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session

@@ -1,4 +1,4 @@
-"""Commands of the settings, called here or in a process of their own, in a home of the test's own."""
+"""Configuration commands, called in this process or in one of their own, with a home directory of the test."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner, Result
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 
 __all__ = ["SCRIPT", "Commands"]
 
@@ -27,8 +27,8 @@ SCRIPT = (
 )
 
 
-class Commands(Place):
-    """`call` runs a command here, `process` in a process of its own."""
+class Commands(SettingsFiles):
+    """`call` runs a command in this process, `process` in a new one."""
 
     def variables(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH", "TERM")}
@@ -39,17 +39,17 @@ class Commands(Place):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         environment: Mapping[str, str | None] = {**dict.fromkeys(os.environ), **self.variables()}
-        place = [] if name == "trust" else ["--cwd", str(cwd or self.project)]
+        files = [] if name == "trust" else ["--cwd", str(cwd or self.project)]
         if name == "config":
-            arguments = (*arguments, *([] if arguments[0] == "schema" else place))
+            arguments = (*arguments, *([] if arguments[0] == "schema" else files))
         elif name == "trust":
             arguments = (*arguments, str(cwd or self.project))
         else:
-            arguments = (*arguments, *place)
+            arguments = (*arguments, *files)
         return CliRunner().invoke(command, list(arguments), input=stdin, env=environment)
 
-    def say(self, name: str, *arguments: str, stdin: str = "") -> str:
-        """What a command that must succeed prints."""
+    def call_ok(self, name: str, *arguments: str, stdin: str = "") -> str:
+        """Return the output of a command that must succeed."""
         done = self.call(name, *arguments, stdin=stdin)
         assert done.exit_code == 0, done.output
         return done.stdout

@@ -1,12 +1,12 @@
-"""A place for every test."""
+"""Fixture: the settings files of one test."""
 
 from pathlib import Path
 
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def files(tmp_path: Path) -> SettingsFiles:
+    return SettingsFiles(tmp_path)

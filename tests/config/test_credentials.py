@@ -1,4 +1,4 @@
-"""Keys and tokens: stored where only their owner reads them, refreshed once."""
+"""Keys and tokens: stored privately, refreshed once."""
 
 import asyncio
 import stat
@@ -31,8 +31,8 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "config" / "credentials.toml")
 
 
-class Drawer:
-    """A keyring."""
+class MemoryKeyring:
+    """A keyring in memory."""
 
     def __init__(self, *, works: bool = True) -> None:
         self.kept: dict[str, str] = {}
@@ -50,7 +50,7 @@ class Drawer:
         self.kept.pop(provider, None)
 
 
-def test_a_key_comes_back(file: str) -> None:
+def test_stored_key_is_returned(file: str) -> None:
     credentials = Credentials(file, OFF)
     assert credentials.get("openai") is None
     assert credentials.put("openai", KEY) == "file"
@@ -63,14 +63,14 @@ def test_a_key_comes_back(file: str) -> None:
     assert credentials.get("a.b") == "other"
 
 
-def test_the_file_is_its_owners_alone(file: str) -> None:
+def test_credentials_file_is_private(file: str) -> None:
     Credentials(file, OFF).put("openai", KEY)
     assert stat.S_IMODE(Path(file).stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(file).parent.stat().st_mode) == 0o700
     assert [path.name for path in Path(file).parent.iterdir()] == ["credentials.toml"]
 
 
-def test_a_change_by_somebody_else_is_seen(file: str) -> None:
+def test_change_by_another_process_is_seen(file: str) -> None:
     mine, theirs = Credentials(file, OFF), Credentials(file, OFF)
     mine.put("openai", "one")
     assert theirs.get("openai") == "one"
@@ -79,7 +79,7 @@ def test_a_change_by_somebody_else_is_seen(file: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", f"{KEY} x", f"{KEY}\n{KEY}", "sk-ü", "x" * 20_000, "a\x1bb"])
-def test_what_is_no_key_is_refused(file: str, key: str) -> None:
+def test_invalid_key_is_refused(file: str, key: str) -> None:
     with pytest.raises(InvalidKey) as caught:
         Credentials(file, OFF).put("openai", key)
     assert KEY not in str(caught.value)
@@ -87,13 +87,13 @@ def test_what_is_no_key_is_refused(file: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 200])
-def test_what_is_no_provider_is_refused(file: str, name: str) -> None:
+def test_invalid_provider_name_is_refused(file: str, name: str) -> None:
     with pytest.raises(BadRequest, match="one word"):
         Credentials(file, OFF).put(name, KEY)
 
 
-def test_a_keyring_is_used_if_there_is_one(file: str) -> None:
-    drawer = Drawer()
+def test_available_keyring_is_used(file: str) -> None:
+    drawer = MemoryKeyring()
     credentials = Credentials(file, OFF, keyring=drawer)
     assert credentials.put("openai", KEY) == "keyring"
     assert KEY not in Path(file).read_text()
@@ -103,24 +103,24 @@ def test_a_keyring_is_used_if_there_is_one(file: str) -> None:
     assert drawer.kept == {}
 
 
-def test_a_keyring_that_refuses_is_no_obstacle(file: str) -> None:
-    credentials = Credentials(file, OFF, keyring=Drawer(works=False))
+def test_failing_keyring_falls_back_to_the_file(file: str) -> None:
+    credentials = Credentials(file, OFF, keyring=MemoryKeyring(works=False))
     assert credentials.put("openai", KEY) == "file"
     assert credentials.get("openai") == KEY
 
 
-def test_a_key_moves_when_the_keyring_comes(file: str) -> None:
+def test_key_moves_to_a_keyring_that_becomes_available(file: str) -> None:
     Credentials(file, OFF).put("openai", KEY)
-    Credentials(file, OFF, keyring=Drawer()).put("openai", "newer")
+    Credentials(file, OFF, keyring=MemoryKeyring()).put("openai", "newer")
     assert KEY not in Path(file).read_text()
 
 
-def test_the_keyring_can_be_switched_off() -> None:
+def test_keyring_can_be_disabled() -> None:
     assert system_keyring(OFF) is None
 
 
-def test_the_real_package_is_asked(tmp_path: Path) -> None:
-    """With a backend of our own, in a process of its own; then with one that never works."""
+def test_keyring_package_is_used(tmp_path: Path) -> None:
+    """With a test backend, in a new process; then with a backend that always fails."""
     (tmp_path / "drawer.py").write_text(
         "import keyring.backend\nkept = {}\n"
         "class Drawer(keyring.backend.KeyringBackend):\n"
@@ -145,7 +145,7 @@ def test_the_real_package_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["keys = 3", "[keys", f"[keys]\nopenai = '{KEY}", f"[keys]\nopenai = ['{KEY}']", "\x00"]
 )
-def test_a_broken_file_is_left_alone_and_says_nothing(file: str, text: str) -> None:
+def test_broken_file_is_kept_and_not_quoted(file: str, text: str) -> None:
     Path(file).parent.mkdir()
     Path(file).write_text(text)
     credentials = Credentials(file, OFF)
@@ -156,7 +156,7 @@ def test_a_broken_file_is_left_alone_and_says_nothing(file: str, text: str) -> N
     assert Path(file).read_text() == text
 
 
-def test_nobodys_key_is_lost(file: str) -> None:
+def test_concurrent_writes_lose_no_key(file: str) -> None:
     threads = [
         threading.Thread(target=lambda n=number: Credentials(file, OFF).put(f"p{n}", "k")) for number in range(12)
     ]
@@ -172,17 +172,17 @@ def test_nobodys_key_is_lost(file: str) -> None:
 OLD = Token("old", "once", expires_at=50.0, token_url="https://t", client_id="me")
 
 
-class Desk:
-    """Gives tokens; each refresh token is good for one."""
+class FakeTokenServer:
+    """Issues tokens; each refresh token is valid once."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.opened = asyncio.Event()
         self.arrived = asyncio.Event()
         self.answer: dict[str, Any] = {"access_token": "new", "refresh_token": "twice", "expires_in": 100}
 
     async def post(self, url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
-        self.asked.append((url, dict(form)))
+        self.requests.append((url, dict(form)))
         self.arrived.set()
         await self.opened.wait()
         return self.answer
@@ -206,46 +206,46 @@ def test_a_token_is_kept_like_a_key(credentials: Credentials) -> None:
 
 
 @pytest.mark.parametrize("used", ["old", ""])
-async def test_those_who_need_it_share_one_refresh(credentials: Credentials, used: str) -> None:
-    desk, wheel = Desk(), refresher(credentials)
+async def test_concurrent_callers_share_one_refresh(credentials: Credentials, used: str) -> None:
+    server, wheel = FakeTokenServer(), refresher(credentials)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(wheel.refresh("p", desk.post, used=used)) for _ in range(5)]
-        await desk.arrived.wait()
-        desk.opened.set()
+        tasks = [group.create_task(wheel.refresh("p", server.post, used=used)) for _ in range(5)]
+        await server.arrived.wait()
+        server.opened.set()
     assert {task.result().access_token for task in tasks} == {"new"}
     form = {"grant_type": "refresh_token", "refresh_token": "once", "client_id": "me"}
-    assert desk.asked == [("https://t", form)]
+    assert server.requests == [("https://t", form)]
     assert credentials.token("p") == Token("new", "twice", 1100.0, "https://t", "me")
 
 
 async def test_a_cancelled_run_does_not_lose_the_new_token(credentials: Credentials) -> None:
-    desk, wheel = Desk(), refresher(credentials)
+    server, wheel = FakeTokenServer(), refresher(credentials)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(wheel.refresh("p", desk.post, used="old"))
-        await desk.arrived.wait()
+        task = group.create_task(wheel.refresh("p", server.post, used="old"))
+        await server.arrived.wait()
         task.cancel()
-    desk.opened.set()
+    server.opened.set()
     await wheel.close()
     assert credentials.get("p") == "new"
 
 
 async def test_a_newer_token_on_disk_is_adopted(credentials: Credentials, file: str) -> None:
-    desk, wheel = Desk(), refresher(credentials)
+    server, wheel = FakeTokenServer(), refresher(credentials)
     Credentials(file, OFF).put_token("p", Token("theirs", expires_at=2000.0))
-    assert (await wheel.refresh("p", desk.post, used="old")).access_token == "theirs"
-    assert desk.asked == []
+    assert (await wheel.refresh("p", server.post, used="old")).access_token == "theirs"
+    assert server.requests == []
 
 
-async def test_an_expired_one_on_disk_is_not(credentials: Credentials, file: str) -> None:
-    desk, wheel = Desk(), refresher(credentials)
-    desk.opened.set()
+async def test_expired_token_on_disk_is_not_adopted(credentials: Credentials, file: str) -> None:
+    server, wheel = FakeTokenServer(), refresher(credentials)
+    server.opened.set()
     Credentials(file, OFF).put_token("p", Token("theirs", "r", expires_at=20.0, token_url="https://t"))
-    assert (await wheel.refresh("p", desk.post, used="old")).access_token == "new"
+    assert (await wheel.refresh("p", server.post, used="old")).access_token == "new"
 
 
 async def test_two_processes_refresh_once(credentials: Credentials, file: str) -> None:
-    """Two refreshers of one file stand for them: the lock is on the file."""
-    first, second = Desk(), Desk()
+    """Represented by two refreshers of one file: the lock is on the file."""
+    first, second = FakeTokenServer(), FakeTokenServer()
     second.opened.set()
     async with asyncio.TaskGroup() as group:
         one = group.create_task(refresher(credentials).refresh("p", first.post, used="old"))
@@ -254,30 +254,30 @@ async def test_two_processes_refresh_once(credentials: Credentials, file: str) -
         await asyncio.sleep(0)
         first.opened.set()
     assert (one.result().access_token, two.result().access_token) == ("new", "new")
-    assert second.asked == []
+    assert second.requests == []
 
 
-async def test_a_revoked_sign_in_says_what_to_do(credentials: Credentials) -> None:
-    desk = Desk()
-    desk.opened.set()
-    desk.answer = {"error": "invalid_grant"}
+async def test_revoked_sign_in_explains_the_remedy(credentials: Credentials) -> None:
+    server = FakeTokenServer()
+    server.opened.set()
+    server.answer = {"error": "invalid_grant"}
     with pytest.raises(SignInRequired, match="holdfast login p") as caught:
-        await refresher(credentials).refresh("p", desk.post, used="old")
+        await refresher(credentials).refresh("p", server.post, used="old")
     assert caught.value.trouble == "credentials"
     assert credentials.get("p") == "old"
 
 
 @pytest.mark.parametrize("answer", [{}, {"access_token": 3}, {"error": "server_error"}])
-async def test_an_answer_without_a_token_changes_nothing(credentials: Credentials, answer: dict[str, Any]) -> None:
-    desk = Desk()
-    desk.opened.set()
-    desk.answer = answer
+async def test_response_without_a_token_changes_nothing(credentials: Credentials, answer: dict[str, Any]) -> None:
+    server = FakeTokenServer()
+    server.opened.set()
+    server.answer = answer
     with pytest.raises(ProviderError, match="no new token"):
-        await refresher(credentials).refresh("p", desk.post, used="old")
+        await refresher(credentials).refresh("p", server.post, used="old")
     assert credentials.token("p") == OLD
 
 
-async def test_a_failure_says_nothing_of_the_form(credentials: Credentials) -> None:
+async def test_failure_does_not_quote_the_form(credentials: Credentials) -> None:
     async def post(_url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
         raise RuntimeError(f"could not send {dict(form)}")
 
@@ -288,13 +288,13 @@ async def test_a_failure_says_nothing_of_the_form(credentials: Credentials) -> N
     assert caught.value.__cause__ is None
 
 
-async def test_without_a_token_there_is_nothing_to_refresh(file: str) -> None:
+async def test_refresh_without_a_token_is_an_error(file: str) -> None:
     with pytest.raises(NotFound, match="holdfast login q"):
-        await refresher(Credentials(file, OFF)).refresh("q", Desk().post)
+        await refresher(Credentials(file, OFF)).refresh("q", FakeTokenServer().post)
 
 
-async def test_a_token_that_cannot_be_refreshed_asks_for_a_sign_in(file: str) -> None:
+async def test_token_that_cannot_be_refreshed_requires_a_sign_in(file: str) -> None:
     credentials = Credentials(file, OFF)
     credentials.put_token("p", Token("only"))
     with pytest.raises(SignInRequired):
-        await refresher(credentials).refresh("p", Desk().post, used="only")
+        await refresher(credentials).refresh("p", FakeTokenServer().post, used="only")

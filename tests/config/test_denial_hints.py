@@ -1,4 +1,4 @@
-"""Mistakes in settings that may hide a deny rule, and tokens that are renewed: a row for each clause."""
+"""Mistakes in settings that may hide a deny rule, and renewed tokens: a row for each clause."""
 
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,11 @@ NOW = 1_000.0
 OLD = Token("old", "refresh", 0.0, "https://id.test/token", "client", "secret", "https://r.test")
 
 
-class _Refused(HoldfastError):
-    """An error of ours: its text is safe."""
+class _SafeError(HoldfastError):
+    """An error of this project: its text contains no secret."""
 
 
-async def renewed(tmp_path: Path, answer: Any, token: Token = OLD, used: str = "old") -> tuple[Token, list[Any]]:  # noqa: ANN401
+async def renew(tmp_path: Path, answer: Any, token: Token = OLD, used: str = "old") -> tuple[Token, list[Any]]:  # noqa: ANN401
     credentials = Credentials(str(tmp_path / "c.toml"), {"HOLDFAST_KEYRING": "0"})
     credentials.put_token("p", token)
     refresher = TokenRefresher(credentials, now=lambda: NOW)
@@ -99,8 +99,14 @@ async def renewed(tmp_path: Path, answer: Any, token: Token = OLD, used: str = "
         ({"access_token": "a", "expires_in": "60"}, "a", "refresh", 0.0),
     ],
 )
-async def test_a_renewed_token(tmp_path: Path, answer: Any, access: str, refresh: str, expires: float) -> None:  # noqa: ANN401
-    fresh, sent = await renewed(tmp_path, answer)
+async def test_fields_of_a_renewed_token(
+    tmp_path: Path,
+    answer: Any,  # noqa: ANN401
+    access: str,
+    refresh: str,
+    expires: float,
+) -> None:
+    fresh, sent = await renew(tmp_path, answer)
     assert fresh == Token(access, refresh, expires, OLD.token_url, "client", "secret", "https://r.test")
     form = {"grant_type": "refresh_token", "refresh_token": "refresh"}
     assert sent == [
@@ -109,7 +115,7 @@ async def test_a_renewed_token(tmp_path: Path, answer: Any, access: str, refresh
 
 
 async def test_empty_fields_are_not_sent(tmp_path: Path) -> None:
-    _, sent = await renewed(tmp_path, {"access_token": "a"}, Token("old", "r", 0.0, "https://id.test"))
+    _, sent = await renew(tmp_path, {"access_token": "a"}, Token("old", "r", 0.0, "https://id.test"))
     assert sent == [("https://id.test", {"grant_type": "refresh_token", "refresh_token": "r"})]
 
 
@@ -123,22 +129,22 @@ async def test_empty_fields_are_not_sent(tmp_path: Path) -> None:
         (OLD, {"error": "server_error"}, ProviderError),
         (Token("old", "", 0.0, "https://id.test"), {"access_token": "a"}, SignInRequired),
         (Token("old", "r", 0.0, ""), {"access_token": "a"}, SignInRequired),
-        (OLD, _Refused("no"), _Refused),
+        (OLD, _SafeError("no"), _SafeError),
     ],
 )
-async def test_a_token_that_cannot_be_renewed_stays(
+async def test_token_that_cannot_be_renewed_is_kept(
     tmp_path: Path, token: Token, answer: object, error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:
-        await renewed(tmp_path, answer, token)
+        await renew(tmp_path, answer, token)
     assert type(caught.value) is error
     credentials = Credentials(str(tmp_path / "c.toml"), {"HOLDFAST_KEYRING": "0"})
     assert credentials.token("p") == token
 
 
-async def test_a_failure_of_the_library_does_not_show_the_form(tmp_path: Path) -> None:
+async def test_failure_of_the_library_does_not_quote_the_form(tmp_path: Path) -> None:
     with pytest.raises(ProviderError) as caught:
-        await renewed(tmp_path, ValueError("the form: refresh"))
+        await renew(tmp_path, ValueError("the form: refresh"))
     assert str(caught.value) == "The token of p could not be refreshed (ValueError): try again."
     assert caught.value.trouble == "connection"
 
@@ -154,10 +160,10 @@ async def test_a_failure_of_the_library_does_not_show_the_form(tmp_path: Path) -
         (NOW + 1, "", True),
     ],
 )
-async def test_a_token_that_another_process_has_renewed(
+async def test_token_renewed_by_another_process_is_adopted(
     tmp_path: Path, expires: float, used: str, is_sent: bool
 ) -> None:
     token = Token("old", "r", expires, "https://id.test")
-    fresh, sent = await renewed(tmp_path, {"access_token": "a"}, token, used)
+    fresh, sent = await renew(tmp_path, {"access_token": "a"}, token, used)
     assert bool(sent) == is_sent
     assert fresh.access_token == ("a" if is_sent else "old")

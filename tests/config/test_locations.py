@@ -1,48 +1,48 @@
-"""Which files there are, lowest first."""
+"""Locations of settings files, lowest precedence first."""
 
 from pathlib import Path
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.locations import locate_settings, project_root
 
 
-def test_the_order_of_the_files(place: Place) -> None:
-    inner = place.project / "a" / "b"
+def test_the_order_of_the_files(files: SettingsFiles) -> None:
+    inner = files.project / "a" / "b"
     inner.mkdir(parents=True)
-    names = [source.path for source in place.places(inner).sources]
+    names = [source.path for source in files.locations(inner).sources]
     project = [
         str(folder / name)
-        for folder in (place.project, place.project / "a", inner)
+        for folder in (files.project, files.project / "a", inner)
         for name in (".mcp.json", "crush.json", ".crush.json", "holdfast.toml", ".holdfast.toml")
     ]
     assert names == [
-        str(place.system),
-        str(place.home / ".config/crush/crush.json"),
-        str(place.home / ".local/share/crush/crush.json"),
-        str(place.home / ".config/holdfast/config.toml"),
+        str(files.system),
+        str(files.home / ".config/crush/crush.json"),
+        str(files.home / ".local/share/crush/crush.json"),
+        str(files.home / ".config/holdfast/config.toml"),
         *project,
-        str(place.data / "config.json"),
-        str(place.data / "workspaces/w1/config.json"),
+        str(files.data / "config.json"),
+        str(files.data / "workspaces/w1/config.json"),
     ]
 
 
-def test_the_system_has_a_file_too(place: Place) -> None:
-    places = locate_settings(str(place.project), {"HOME": "/h"}, data_dir="/d")
-    assert places.sources[0].path == "/etc/holdfast/config.toml"
-    assert places.sources[-1].path == "/d/config.json", "without an id there is no file of the workspace"
+def test_system_wide_file_is_the_lowest(files: SettingsFiles) -> None:
+    locations = locate_settings(str(files.project), {"HOME": "/h"}, data_dir="/d")
+    assert locations.sources[0].path == "/etc/holdfast/config.toml"
+    assert locations.sources[-1].path == "/d/config.json", "without an id there is no file of the workspace"
 
 
-def test_the_environment_moves_files(place: Place) -> None:
-    place.environment |= {"XDG_CONFIG_HOME": "/c", "XDG_DATA_HOME": "/s"}
-    files = [source.path for source in place.places().sources]
-    assert "/c/holdfast/config.toml" in files
-    assert {"/c/crush/crush.json", "/s/crush/crush.json"} <= set(files)
-    place.environment |= {"CRUSH_GLOBAL_CONFIG": "/g", "CRUSH_GLOBAL_DATA": "/gd", "XDG_CONFIG_HOME": "not/absolute"}
-    files = [source.path for source in place.places().sources]
-    assert {"/g/crush.json", "/gd/crush.json", str(place.user_file)} <= set(files)
+def test_environment_changes_the_locations(files: SettingsFiles) -> None:
+    files.environment |= {"XDG_CONFIG_HOME": "/c", "XDG_DATA_HOME": "/s"}
+    paths = [source.path for source in files.locations().sources]
+    assert "/c/holdfast/config.toml" in paths
+    assert {"/c/crush/crush.json", "/s/crush/crush.json"} <= set(paths)
+    files.environment |= {"CRUSH_GLOBAL_CONFIG": "/g", "CRUSH_GLOBAL_DATA": "/gd", "XDG_CONFIG_HOME": "not/absolute"}
+    paths = [source.path for source in files.locations().sources]
+    assert {"/g/crush.json", "/gd/crush.json", str(files.user_file)} <= set(paths)
 
 
-def test_a_project_ends_at_its_repository(tmp_path: Path) -> None:
+def test_project_is_limited_to_its_repository(tmp_path: Path) -> None:
     (tmp_path / "crush.json").write_text("{}")
     inner = tmp_path / "repository" / "src"
     inner.mkdir(parents=True)
@@ -51,15 +51,15 @@ def test_a_project_ends_at_its_repository(tmp_path: Path) -> None:
     assert project_root(str(inner)) == str(tmp_path / "repository")
 
 
-def test_where_a_project_is_written(place: Place) -> None:
-    inner = place.project / "src"
+def test_writable_file_of_a_project(files: SettingsFiles) -> None:
+    inner = files.project / "src"
     inner.mkdir()
-    assert place.places(inner).project_file == str(place.project / "holdfast.toml")
-    place.write(inner / "crush.json", "{}")
-    assert place.places(inner).project_file == str(place.project / "holdfast.toml"), "JSON is not written"
-    place.write(place.project / "holdfast.toml", "")
-    assert place.places(inner).project_file == str(place.project / "holdfast.toml")
-    place.write(inner / "holdfast.toml", "")
-    assert place.places(inner).project_file == str(inner / "holdfast.toml")
-    place.write(inner / ".holdfast.toml", "")
-    assert place.places(inner).project_file == str(inner / ".holdfast.toml")
+    assert files.locations(inner).project_file == str(files.project / "holdfast.toml")
+    files.write(inner / "crush.json", "{}")
+    assert files.locations(inner).project_file == str(files.project / "holdfast.toml"), "JSON is not written"
+    files.write(files.project / "holdfast.toml", "")
+    assert files.locations(inner).project_file == str(files.project / "holdfast.toml")
+    files.write(inner / "holdfast.toml", "")
+    assert files.locations(inner).project_file == str(inner / "holdfast.toml")
+    files.write(inner / ".holdfast.toml", "")
+    assert files.locations(inner).project_file == str(inner / ".holdfast.toml")

@@ -1,4 +1,4 @@
-"""Several files become one, and nobody forgets who said what."""
+"""Merging of settings files, with the origin of every value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ def test_objects_merge_and_scalars_are_replaced() -> None:
     assert tree == {"options": {"debug": True, "max_steps": 2, "tui": {"a": 1, "b": 2}}}
     assert origins["options", "debug"].file == "low"
     assert origins["options", "max_steps"].file == "high"
-    assert lower.tree["options"]["max_steps"] == 1, "what was read stays as it is"
+    assert lower.tree["options"]["max_steps"] == 1, "the input is not changed"
 
 
 def test_collections_are_joined_without_duplicates() -> None:
@@ -107,7 +107,7 @@ def value_at(tree: dict[str, Any], path: KeyPath) -> Any:  # noqa: ANN401 - any 
 
 
 def check_lists() -> None:
-    """Which lists are joined, item by item, and which are replaced."""
+    """Check which lists are concatenated and which are replaced."""
     for path in [*JOINED, *REPLACED]:
         first, second = {"id": "x", "n": 1}, {"n": 2, "id": "y"}
         low, high = layer("low", tree_with(path, [first, "a"])), layer("high", tree_with(path, ["b", second]))
@@ -123,7 +123,7 @@ def check_lists() -> None:
 
 
 def check_kinds() -> None:
-    """A value of one kind over a value of each other kind."""
+    """Check a value of one kind over a value of each other kind."""
     kinds: list[Any] = [1, "", [], ["a"], {}, {"b": 1}]
     for path in [("options", "disabled_tools"), ("mcp", "m", "args"), ("models",)]:
         for below in kinds:
@@ -136,7 +136,7 @@ def check_kinds() -> None:
                 assert value_at(tree, path) == expected, (path, below, above)
                 inside = {"b": (*path, "b"), "a": (*path, 0)}
                 keys = {inside[name] for name in expected} if isinstance(expected, dict | list) else set()
-                # An empty list of a collection adds nothing, so it comes from nowhere.
+                # An empty list of a collection adds nothing, so it has no origin.
                 whole = set() if expected == [] and path in JOINED else {path}
                 assert set(origins) == (keys or whole), (path, below, above)
                 from_above = {origin.file for origin in origins.values()} <= {"high"}
@@ -144,7 +144,7 @@ def check_kinds() -> None:
 
 
 def check_origins() -> None:
-    """Each value has the line of its own key, or of the key above it."""
+    """Check that each value has the line of its own key, or of the key above it."""
     lines: dict[KeyPath, int] = {("a",): 3, ("a", "b"): 4, ("a", "c", 1): 6, ("a", "c"): 5}
     low = layer("low", {"a": {"b": 1, "c": ["x", "y"], "d": 2, "e": {}, "f": [], "k": [{}, []]}, "g": {"h": 1}}, lines)
     _, origins = merge([low])
@@ -166,7 +166,7 @@ def check_origins() -> None:
 
 
 def check_models() -> None:
-    """A model of both files has the fields of both, and the upper file's where both have one; the lower stays."""
+    """Check that a model in both files has the fields of both; the higher file wins, the lower is not changed."""
     low = layer("low", {"providers": {"p": {"models": [{"id": "a", "name": "A", "x": 1}]}}})
     high = layer("high", {"providers": {"p": {"models": [{"id": "b"}, {"id": "a", "x": 2, "y": [3]}, {"id": "b"}]}}})
     tree, origins = merge([low, high])
@@ -181,7 +181,7 @@ CHECKS = [check_lists, check_kinds, check_origins, check_models]
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_what_becomes_of_each_kind_of_value(check: Callable[[], None]) -> None:
+def test_merge_of_each_kind_of_value(check: Callable[[], None]) -> None:
     check()
 
 

@@ -1,4 +1,4 @@
-"""What is shown in place of a secret: each clause of each pattern decides once by itself."""
+"""Redaction of secrets: each clause of each pattern decides a result."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from planting import assert_every_clause_decides
 PLAIN: KeyPath = ("mcp", "m", "command")
 LONG = "abcdefgh"
 DESCRIPTIONS: tuple[tuple[str, str], ...] = (
-    # Keys that are known by how they begin.
+    # Keys with a known prefix.
     *(
         (f"{head}-{LONG}", "set")
         for head in ("sk", "pk", "rk", "xai", "gsk", "hf", "csk", "fw", "nvapi", "tgp", "pplx")
@@ -74,7 +74,7 @@ TREES: tuple[tuple[Any, Any], ...] = (
     ({"p": {"aws_auth_refresh": "abc"}}, {"p": {"aws_auth_refresh": "abc"}}),
     ({"models": {"large": {"max_tokens": 5}}}, {"models": {"large": {"max_tokens": 5}}}),
     ({"p": {"default_max_tokens": 5}}, {"p": {"default_max_tokens": 5}}),
-    # Templates say where a secret comes from.
+    # Templates name the source of a secret, not the secret.
     ({"env": {"A": "$B"}}, {"env": {"A": "$B"}}),
     ({"env": {"A": "token $B"}}, {"env": {"A": "token $B"}}),
     ({"env": {"A": "abc$B"}}, {"env": {"A": "set$B"}}),
@@ -95,7 +95,7 @@ TREES: tuple[tuple[Any, Any], ...] = (
     ({"a": ["--header", "$T"]}, {"a": ["--header", "$T"]}),
     ({"a": ["--header", 5, "abc"]}, {"a": ["--header", 5, "abc"]}),
     ({"a": ["header", "abc"]}, {"a": ["header", "abc"]}),
-    # The paths of a saved rule are shown as they are; the rule itself is not.
+    # The paths of a saved rule are shown; the rule itself is not.
     (
         {"permissions": {"allow": ["bash(run --token abc) in /x/sk-abcdefgh"]}},
         {"permissions": {"allow": ["bash(run --token set) in /x/sk-abcdefgh"]}},
@@ -128,17 +128,17 @@ NAMES: tuple[tuple[KeyPath, bool, bool], ...] = (
 
 
 @pytest.mark.parametrize(("text", "shown"), DESCRIPTIONS)
-def test_texts(text: str, shown: str) -> None:
+def test_redaction_of_texts(text: str, shown: str) -> None:
     assert redact(text, PLAIN) == shown
 
 
 @pytest.mark.parametrize(("tree", "shown"), TREES)
-def test_trees(tree: object, shown: object) -> None:
+def test_redaction_of_trees(tree: object, shown: object) -> None:
     assert redact(tree) == shown
 
 
 @pytest.mark.parametrize(("path", "secret", "named"), NAMES)
-def test_names(path: KeyPath, secret: bool, named: bool) -> None:
+def test_secret_names(path: KeyPath, secret: bool, named: bool) -> None:
     assert (is_secret(path), is_named_secret(path)) == (secret, named)
 
 

@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, Token
 from holdfast.config.line_numbers import KeyPath
@@ -39,18 +39,18 @@ command = "TOKEN={CANARY} curl -H 'X-Api-Key: {CANARY}' https://x"
 
 
 @pytest.fixture
-def full(place: Place) -> Configuration:
-    place.user(EVERYWHERE)
-    configuration = place.open()
+def full(files: SettingsFiles) -> Configuration:
+    files.write_user(EVERYWHERE)
+    configuration = files.open()
     assert configuration.problems == ()
     return configuration
 
 
-def test_nothing_that_is_shown_has_it(full: Configuration) -> None:
+def test_no_view_contains_a_secret(full: Configuration) -> None:
     assert CANARY not in str(redact(full.snapshot().tree))
 
 
-def test_no_repr_has_it(full: Configuration) -> None:
+def test_no_repr_contains_a_secret(full: Configuration) -> None:
     settings = full.current()
     reading = full.snapshot()
     things = [settings, *settings.providers.values(), *settings.mcp.values(), *settings.lsp.values(), reading, full]
@@ -59,21 +59,23 @@ def test_no_repr_has_it(full: Configuration) -> None:
     assert [thing for thing in things if CANARY in repr(thing) or CANARY in str(thing)] == []
 
 
-def test_no_error_has_it(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """Every value in the wrong place, and a file that breaks off in the middle of one."""
+def test_no_error_contains_a_secret(files: SettingsFiles, caplog: pytest.LogCaptureFixture) -> None:
+    """Every value under a wrong key, and a file truncated in the middle of a value."""
     wrong = f'[options]\nmax_steps = "{CANARY}"\n[mcp.m]\ntype = "{CANARY}"\n[providers.p]\ntype = "{CANARY}"\n'
     for text in (wrong, f'[providers.p]\napi_key = "{CANARY}', f'api_key = "{CANARY}"\napi_key = "{CANARY}"\n{CANARY}'):
-        place.user(text)
-        configuration = place.open()
+        files.write_user(text)
+        configuration = files.open()
         assert configuration.problems
         assert CANARY not in "".join(map(str, configuration.problems))
     assert CANARY not in caplog.text
 
 
-def test_no_failed_expansion_has_it(place: Place) -> None:
-    place.environment["SECRET"] = CANARY
-    place.user("[providers.p]\napi_key = '$SECRET$NONE'\nbase_url = '$(echo $SECRET; echo $SECRET >&2; exit 1)'\n")
-    configuration = place.open()
+def test_no_failed_expansion_contains_a_secret(files: SettingsFiles) -> None:
+    files.environment["SECRET"] = CANARY
+    files.write_user(
+        "[providers.p]\napi_key = '$SECRET$NONE'\nbase_url = '$(echo $SECRET; echo $SECRET >&2; exit 1)'\n"
+    )
+    configuration = files.open()
     _, problems = configuration.provider("p")
     assert len(problems) == 2
     assert CANARY not in "".join(map(str, problems))
@@ -105,11 +107,11 @@ def test_no_failed_expansion_has_it(place: Place) -> None:
         (("mcp", "m", "args", 0), "sk-proj-abcdefghij", "set"),
     ],
 )
-def test_what_is_shown_instead(path: KeyPath, value: object, shown: object) -> None:
+def test_placeholder_of_a_secret(path: KeyPath, value: object, shown: object) -> None:
     assert redact_value(value, path) == shown
 
 
-def test_which_names_are_secret() -> None:
+def test_names_of_secrets() -> None:
     assert is_secret(("providers", "p", "api_key"))
     assert is_secret(("env", "PLAIN"))
     assert not is_named_secret(("env", "PLAIN"))

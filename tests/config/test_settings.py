@@ -1,4 +1,4 @@
-"""Every setting, enumerated from its types: its default, its smallest value, what is refused, trust, merging."""
+"""Every setting, enumerated from its types: default, smallest value, refused values, trust, merging."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import tomlkit
 from msgspec import inspect
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.configuration import ConfigSnapshot, Configuration
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Layer, merge
@@ -17,12 +17,12 @@ from holdfast.config.trust import split_untrusted
 from holdfast.domain.settings import Settings
 
 OPEN = {"providers": "p", "mcp": "m", "lsp": "l", "env": "E", "hooks": "Stop"}
-"""Tables whose keys are names that users choose, and a name for each."""
+"""Tables whose keys are chosen by users, with an example of each."""
 REQUIRED: dict[KeyPath, dict[str, Any]] = {("hooks", "Stop", 0): {"command": "true"}}
 
 
 def fields() -> dict[KeyPath, inspect.Field]:
-    """Every setting with its path; models of a provider and recent ones count once."""
+    """Return every setting with its path; models of a provider and recent models count once."""
     found: dict[KeyPath, inspect.Field] = {}
     top = inspect.type_info(Settings)
     assert isinstance(top, inspect.StructType)
@@ -90,7 +90,7 @@ def test_the_defaults() -> None:
 
 
 def smallest(kind: inspect.Type) -> list[Any]:
-    """The values at the edge of a type."""
+    """Return the boundary values of a type."""
     match kind:
         case inspect.UnionType():
             return [value for part in kind.types for value in smallest(part)]
@@ -111,7 +111,7 @@ def smallest(kind: inspect.Type) -> list[Any]:
 
 
 def outside(kind: inspect.Type) -> list[Any]:
-    """Values that a type refuses."""
+    """Return values that a type refuses."""
     match kind:
         case inspect.UnionType():
             return [value for part in kind.types for value in outside(part)]
@@ -145,19 +145,19 @@ def value_at(tree: Any, path: KeyPath) -> Any:  # noqa: ANN401 - any JSON
     return tree
 
 
-def user_reading(place: Place, path: KeyPath, value: object) -> ConfigSnapshot:
-    place.user(tomlkit.dumps(tree_of(path, value)))
-    return place.open().snapshot()
+def user_reading(files: SettingsFiles, path: KeyPath, value: object) -> ConfigSnapshot:
+    files.write_user(tomlkit.dumps(tree_of(path, value)))
+    return files.open().snapshot()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_smallest_value_counts(place: Place, name: str) -> None:
-    """It is not taken for one that is not set."""
+def test_smallest_value_is_distinguished_from_unset(files: SettingsFiles, name: str) -> None:
+    """A falsy value is not treated as missing."""
     path = NAMES[name]
     for value in smallest(FIELDS[path].type):
         if (name, value) in (("hooks.Stop[0].command", ""), ("providers.p.type", "x")):
             continue
-        reading = user_reading(place, path, value)
+        reading = user_reading(files, path, value)
         assert reading.problems == (), value
         assert value_at(reading.tree, path) == value
         if value != default_of(FIELDS[path]):
@@ -165,10 +165,10 @@ def test_the_smallest_value_counts(place: Place, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_does_not_fit_is_named_and_left_out(place: Place, name: str) -> None:
+def test_invalid_value_is_named_and_ignored(files: SettingsFiles, name: str) -> None:
     path = NAMES[name]
     for value in outside(FIELDS[path].type):
-        reading = user_reading(place, path, value)
+        reading = user_reading(files, path, value)
         assert [problem.severity for problem in reading.problems] == ["error"], value
         assert reading.problems[0].key.startswith(format_key(path[:2])), reading.problems
         assert reading.problems[0].line > 0
@@ -205,7 +205,7 @@ SAMPLES: dict[str, Any] = {
 
 
 def sample(name: str) -> Any:  # noqa: ANN401 - any JSON
-    """A value that says something."""
+    """Return a value that differs from the default."""
     if name in SAMPLES:
         return SAMPLES[name]
     kind = FIELDS[NAMES[name]].type
@@ -226,7 +226,7 @@ def sample(name: str) -> Any:  # noqa: ANN401 - any JSON
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_project_may_set_before_it_is_trusted(tmp_path: Path, name: str) -> None:
+def test_settings_that_take_effect_without_trust(tmp_path: Path, name: str) -> None:
     path = NAMES[name]
     layer = Layer(tree_of(path, sample(name)), "holdfast.toml", {}, may_run=True)
     kept, withheld = split_untrusted(layer, str(tmp_path), str(tmp_path))
@@ -298,43 +298,43 @@ def test_lists_are_joined_or_replaced(name: str) -> None:
     tree, origins = merge(layers)
     expected = "abc" if name in JOINED else "bc"
     assert value_at(tree, path) == [item(text) for text in expected]
-    files = {at[: len(path) + 1]: origin.file for at, origin in origins.items()}
+    sources = {at[: len(path) + 1]: origin.file for at, origin in origins.items()}
     own = ["low", "high", "high"] if "models" in name and name in JOINED else ["low", "low", "high"]
-    assert [files[(*path, place)] for place in range(len(expected))] == (own if name in JOINED else ["high", "high"])
+    assert [sources[(*path, place)] for place in range(len(expected))] == (own if name in JOINED else ["high", "high"])
 
 
 def test_every_joined_list_exists() -> None:
     assert set(LISTS) >= JOINED
 
 
-def test_the_order_of_files(place: Place) -> None:
-    """Each stands above those before it."""
+def test_the_order_of_files(files: SettingsFiles) -> None:
+    """Each overrides the files before it."""
     values: list[int] = []
-    for number, source in enumerate(place.places().sources, 1):
+    for number, source in enumerate(files.locations().sources, 1):
         text = (
             f"[options]\nmax_steps = {number}\n" if source.form == "toml" else f'{{"options":{{"max_steps":{number}}}}}'
         )
         if source.form == "mcp":
             continue
-        place.write(Path(source.path), text)
-        configuration = place.open()
-        place.trust(configuration)
+        files.write(Path(source.path), text)
+        configuration = files.open()
+        files.trust(configuration)
         values.append(configuration.current().options.max_steps)
         assert configuration.origins["options", "max_steps"].file == source.path
         assert values[-1] == number
 
 
-def test_a_change_is_told_once(place: Place) -> None:
-    place.user("[options]\nmax_steps = 1\n")
-    configuration: Configuration = place.open()
+def test_change_is_notified_once(files: SettingsFiles) -> None:
+    files.write_user("[options]\nmax_steps = 1\n")
+    configuration: Configuration = files.open()
     told: list[int] = []
     configuration.on_change = lambda: told.append(configuration.settings.options.max_steps)
     configuration.snapshot()
     assert told == []
-    place.user("[options]\nmax_steps = 22\n")
+    files.write_user("[options]\nmax_steps = 22\n")
     first = configuration.snapshot()
     assert configuration.snapshot() is first
     assert told == [22]
-    place.user("# another text\n[options]\nmax_steps = 22\n")
+    files.write_user("# another text\n[options]\nmax_steps = 22\n")
     configuration.snapshot()
     assert len(told) <= 2

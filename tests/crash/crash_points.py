@@ -1,13 +1,14 @@
-"""Crash points: a real process is killed with SIGKILL at a chosen write, and what it promised is held against it.
+"""Crash points: a real process is killed with SIGKILL at a chosen write, and its acknowledgements are checked
+afterwards.
 
-A trial is a `Point`: which story is played, at which of its write points the server dies, and at which write
-point of the next start it dies again, if it does. To see one again, from Python:
+A trial is a `CrashPoint`: the scenario that is played, the write point at which the server is killed, and the write
+point of the next start at which it is killed again, if at all. To repeat one, from Python:
 
-    from crash.crash_points import Point, try_point
-    try_point(Point("working", 17, again=5))
+    from crash.crash_points import CrashPoint, try_point
+    try_point(CrashPoint("working", 17, again=5))
 
-A killed process is a fork of a small process that has everything imported and no threads. The start that has
-to live with what is left runs in this process, to its graceful end, and then once more: that must change nothing.
+A killed process is a fork of a small process that has everything imported and no threads. The start that recovers the
+remaining state runs in this process, to its graceful end, and then once more: that must change nothing.
 """
 
 import os
@@ -18,37 +19,37 @@ from pathlib import Path
 
 import msgspec
 
-from crash.invariants import Evidence, Remains, look, problems, read_diary
-from crash.scenarios import STORIES, live, play_life
-from crash.workspace import Level, Life
+from crash.invariants import DiskState, Evidence, problems, read_disk_state, read_journal
+from crash.scenarios import SCENARIOS, play_lifetime, run_process
+from crash.workspace import Level, Lifetime
 from forked_process import forkserver_context
 
-__all__ = ["Point", "Violation", "count_points", "evidence_of", "try_crash", "try_point"]
+__all__ = ["CrashPoint", "Violation", "count_points", "evidence_of", "try_crash", "try_point"]
 
-_PATIENCE_SECONDS = 40.0
-_MOST_POINTS = {"group": 300, "file": 900}
-"""Where a random kill falls. A story that is over before it is not killed, which is a trial too."""
+_TIMEOUT_SECONDS = 40.0
+_MAX_RANDOM_POINT = {"group": 300, "file": 900}
+"""Upper bound of a random kill. A scenario that ends before it is not killed, which is a trial too."""
 
 _MEMORY = "/dev/shm"
-"""A kill loses nothing that was written, synced or not, so a disk would only take its time."""
+"""A kill loses nothing that was written, synced or not, so a real disk would only be slower."""
 
 
 class Violation(AssertionError):
-    """A promise was broken. The message says which, and how to see it again."""
+    """A promise was broken. The message names it, and the way to repeat it."""
 
 
-class Point(msgspec.Struct, frozen=True):
-    """Where the server dies: at its `kill_at`-th write point; and at the `again`-th of the next start (0: it lives)."""
+class CrashPoint(msgspec.Struct, frozen=True):
+    """The server is killed at its `kill_at`-th write point, and at the `again`-th of the next start (0: not again)."""
 
-    story: str
+    scenario: str
     kill_at: int
     again: int = 0
     level: Level = "group"
     flaw: str = ""
 
 
-def try_point(point: Point) -> int:
-    """One trial. The number of kills; 0 if the story was over before the point. Raises `Violation`."""
+def try_point(point: CrashPoint) -> int:
+    """Run one trial and return the number of kills; 0 if the scenario ended before the point. Raise `Violation`."""
     with _folder() as folder:
         try:
             evidence, kills = evidence_of(point, Path(folder))
@@ -61,12 +62,12 @@ def try_point(point: Point) -> int:
 
 
 def try_crash(seed: int) -> int:
-    """A random story, a random kill, perhaps a second one during recovery. The number of kills."""
+    """Kill a random scenario at a random point, perhaps a second time during recovery; return the number of kills."""
     dice = random.Random(seed)
-    story = dice.choice((*STORIES, *[f"random-{seed}"] * 4))
+    scenario = dice.choice((*SCENARIOS, *[f"random-{seed}"] * 4))
     level: Level = "file" if dice.random() < 0.4 else "group"
     again = dice.randint(1, 12 if level == "group" else 40) if dice.random() < 0.4 else 0
-    point = Point(story, dice.randint(1, _MOST_POINTS[level]), again, level)
+    point = CrashPoint(scenario, dice.randint(1, _MAX_RANDOM_POINT[level]), again, level)
     try:
         return try_point(point)
     except Violation as violation:
@@ -74,38 +75,38 @@ def try_crash(seed: int) -> int:
         raise
 
 
-def count_points(story: str, level: Level = "group") -> int:
-    """How many write points the story has when nobody is killed."""
+def count_points(scenario: str, level: Level = "group") -> int:
+    """Return the number of write points of the scenario without a kill."""
     with _folder() as folder:
-        is_killed = _is_killed(Life(folder, story=story, level=level))
+        is_killed = _is_killed(Lifetime(folder, scenario=scenario, level=level))
         assert not is_killed, "something else killed it"
         return int((Path(folder) / "points").read_text())
 
 
-def evidence_of(point: Point, folder: Path) -> tuple[Evidence, int]:
-    """Play the story, kill as the point says, start again and wait until all is quiet. A flaw is in the story only."""
+def evidence_of(point: CrashPoint, folder: Path) -> tuple[Evidence, int]:
+    """Play the scenario, kill it at the point, start again and wait until idle. A flaw affects the scenario only."""
     folder.mkdir(exist_ok=True)
-    first = Life(str(folder), 1, point.story, point.kill_at, point.level, point.flaw)
-    lives = [first]
+    first = Lifetime(str(folder), 1, point.scenario, point.kill_at, point.level, point.flaw)
+    lifetimes = [first]
     if point.again:
-        lives.append(msgspec.structs.replace(first, number=2, kill_at=point.again, flaw=""))
+        lifetimes.append(msgspec.structs.replace(first, number=2, kill_at=point.again, flaw=""))
     kills = 0
-    remains: list[Remains] = []
-    for life in lives:
-        kills += _is_killed(life)
-        remains.append(look(folder / "data"))
-    lives.append(Life(str(folder), len(lives) + 1, point.story))
-    play_life(lives[-1])
-    remains.append(look(folder / "data"))
-    told = [read_diary(folder / f"diary-{life.number}") for life in lives]
-    return Evidence(tuple(told), tuple(remains)), kills
+    states: list[DiskState] = []
+    for lifetime in lifetimes:
+        kills += _is_killed(lifetime)
+        states.append(read_disk_state(folder / "data"))
+    lifetimes.append(Lifetime(str(folder), len(lifetimes) + 1, point.scenario))
+    play_lifetime(lifetimes[-1])
+    states.append(read_disk_state(folder / "data"))
+    journal = [read_journal(folder / f"journal-{lifetime.number}") for lifetime in lifetimes]
+    return Evidence(tuple(journal), tuple(states)), kills
 
 
-def _changes_of_another_start(point: Point, folder: Path, evidence: Evidence) -> list[str]:
-    """Recovery has nothing left to do the second time."""
-    number = len(evidence.told) + 1
-    play_life(Life(str(folder), number, point.story))
-    if look(folder / "data") == evidence.end and not read_diary(folder / f"diary-{number}").lines:
+def _changes_of_another_start(point: CrashPoint, folder: Path, evidence: Evidence) -> list[str]:
+    """Return the changes of another start: a second recovery has nothing left to do."""
+    number = len(evidence.journals) + 1
+    play_lifetime(Lifetime(str(folder), number, point.scenario))
+    if read_disk_state(folder / "data") == evidence.end and not read_journal(folder / f"journal-{number}").lines:
         return []
     return ["R9: another start changed what is stored"]
 
@@ -115,11 +116,11 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="holdfast-crash-", dir=place, ignore_cleanup_errors=True)
 
 
-def _is_killed(life: Life) -> bool:
-    """Play a life in a process of its own. False if it came to its graceful end; raises if it failed."""
-    process = forkserver_context().Process(target=live, args=(life,), name=f"life {life.number}")
+def _is_killed(lifetime: Lifetime) -> bool:
+    """Play a lifetime in a process of its own. Return false if it ended gracefully; raise if it failed."""
+    process = forkserver_context().Process(target=run_process, args=(lifetime,), name=f"lifetime {lifetime.number}")
     process.start()
-    process.join(_PATIENCE_SECONDS)
+    process.join(_TIMEOUT_SECONDS)
     if process.is_alive():
         process.kill()
         process.join()
@@ -128,7 +129,7 @@ def _is_killed(life: Life) -> bool:
     process.close()
     if code == -signal.SIGKILL:
         return True
-    failure = Path(life.folder) / "failure"
+    failure = Path(lifetime.folder) / "failure"
     if code != 0 or failure.exists():
         raise Violation(failure.read_text() if failure.exists() else f"the process ended with status {code}")
     return False

@@ -1,11 +1,11 @@
-"""Stores with a planted mistake, to show that a crash trial notices it."""
+"""Stores with a planted mistake, to show that a crash trial detects it."""
 
 import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
-from crash.workspace import Disk, Killer, Life
+from crash.workspace import Disk, Killer, Lifetime
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, CancelSession, Receipt, StartRun, WorkspaceRecord, Write
 from holdfast.engine.ports import Ledger
@@ -17,11 +17,11 @@ __all__ = ["FLAWS", "stores"]
 
 
 _LATE = 1_000
-"""So many rounds of the loop after the answer."""
+"""Number of loop iterations after the reply."""
 
 
-class _Hasty(MemoryLedger):
-    """Answers from memory, and writes to the disk a little later."""
+class _LateWritingStore(MemoryLedger):
+    """Replies from memory, and writes to the disk a little later."""
 
     def __init__(self, disk: SqliteLedger) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ class _Hasty(MemoryLedger):
         await self._disk.close_workspace(record.id, record.epoch)
 
 
-class _Deaf(Disk):
-    """Says that it stored the cancel of a session, and did not."""
+class _CancelLosingStore(Disk):
+    """Acknowledges the cancel of a session without storing it."""
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
@@ -70,7 +70,7 @@ class _Deaf(Disk):
         ]
 
 
-class _Forgetful(Disk):
+class _StartLosingStore(Disk):
     """Does not store that a run has started."""
 
     async def commit(
@@ -82,18 +82,18 @@ class _Forgetful(Disk):
 FLAWS = ("hasty", "deaf", "forgetful")
 
 
-def stores(life: Life, killer: Killer) -> tuple[Ledger, SqliteLedger]:
-    """What the engine of this life writes to, and what is on the disk behind it: the same, but for a hasty one."""
-    match life.flaw:
+def stores(lifetime: Lifetime, killer: Killer) -> tuple[Ledger, SqliteLedger]:
+    """Return the store used by the engine, and the one on disk behind it: the same, except for late writes."""
+    match lifetime.flaw:
         case "hasty":
-            disk = Disk(life, killer)
-            return _Hasty(disk), disk
+            disk = Disk(lifetime, killer)
+            return _LateWritingStore(disk), disk
         case "deaf":
-            disk = _Deaf(life, killer)
+            disk = _CancelLosingStore(lifetime, killer)
         case "forgetful":
-            disk = _Forgetful(life, killer)
+            disk = _StartLosingStore(lifetime, killer)
         case _:
-            disk = Disk(life, killer)
+            disk = Disk(lifetime, killer)
     return disk, disk
 
 

@@ -1,8 +1,8 @@
-"""The world of a crash trial: a real workspace on a real disk that writes down what it promises, as it promises it.
+"""Test driver of a crash trial: a real workspace on a real disk, with a journal of its acknowledgements.
 
-Everything a life of the server tells anybody goes to its diary at once, unbuffered, so that it outlives a kill.
-Prompts are small scripts: `a1 note look / hold:x say` makes two steps, the first with two tool calls, the second
-an answer that waits at the gate `x`.
+Every acknowledgement of a server lifetime is written to its journal at once, unbuffered, so that it survives a kill.
+Prompts are small scripts: `a1 note look / hold:x say` makes two steps, the first with two tool calls, the second a
+response that waits at the gate `x`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.domain.approvals import GrantAction, Verdict
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
-from holdfast.domain.files import ReadMark, UndoAsk
+from holdfast.domain.files import ReadMark, UndoRequest
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.ledger import Answer, Entry, MarkRead, Operation, Receipt, Write
 from holdfast.domain.messages import Message, TextPart
@@ -27,8 +27,7 @@ from holdfast.domain.runs import Delivery, Prompt
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.engine.run_context import SubagentType
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.runtime.workspace import FixedServices, SystemClock, Workspace, open_workspace
 from holdfast.storage.ledger import SqliteLedger, WorkspaceTables
@@ -44,23 +43,24 @@ __all__ = [
     "ANSWER",
     "LOST",
     "WRITTEN",
-    "Diary",
     "Disk",
+    "Journal",
     "Killer",
     "Level",
-    "Life",
-    "Stage",
+    "Lifetime",
+    "WorkspaceDriver",
     "digest",
     "expected_answers",
     "serve",
 ]
 
 Level = Literal["group", "file"]
-"""What counts as a write point: each stage of a group commit, or each write and sync of a file."""
+"""The meaning of a write point: each stage of a group commit, or each write and sync of a file."""
 
 T = TypeVar("T")
+_LONG = 60.0
 _STILL = 25
-"""So many rounds of the loop without a sign of life: nothing goes on."""
+"""Number of loop iterations without activity after which the workspace counts as idle."""
 
 ANSWER = "An answer of a few words."
 WRITTEN = "What a tool has written."
@@ -74,30 +74,30 @@ _TOOLS = {
     "agent": "agent",
     "write": "write",
 }
-"""Words that call a tool, and which one."""
+"""Words that call a tool, and the tool of each."""
 _FINISH: dict[bool, StepFinish] = {True: "tool_calls", False: "stop"}
 
 
-class Life(msgspec.Struct, frozen=True):
-    """One life of the server in `folder`. Number 1 plays the story; later ones go on with what is left.
+class Lifetime(msgspec.Struct, frozen=True):
+    """One lifetime of the server in `folder`. Number 1 plays the scenario; later ones continue with the remaining work.
 
     It is killed at its `kill_at`-th write point; 0 is never. `flaw` names a planted mistake.
     """
 
     folder: str
     number: int = 1
-    story: str = ""
+    scenario: str = ""
     kill_at: int = 0
     level: Level = "group"
     flaw: str = ""
 
 
-class Diary:
-    """One line for each promise, on its way to the disk before the next instruction."""
+class Journal:
+    """One line for each acknowledgement, passed to the disk before the next instruction."""
 
-    def __init__(self, folder: Path, life: int) -> None:
+    def __init__(self, folder: Path, lifetime: int) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(folder / f"diary-{life}", flags, 0o600)
+        self._descriptor = os.open(folder / f"journal-{lifetime}", flags, 0o600)
 
     def note(self, *words: str) -> None:
         os.write(self._descriptor, (" ".join(words) + "\n").encode())
@@ -107,7 +107,7 @@ class Diary:
 
 
 class Killer:
-    """Counts write points, and is the end of this process at the chosen one."""
+    """Counts write points, and kills this process at the chosen one."""
 
     def __init__(self, kill_at: int) -> None:
         self._kill_at = kill_at
@@ -120,17 +120,17 @@ class Killer:
 
 
 class Disk(SqliteLedger):
-    """The real store of one life, with the killer where its level wants it.
+    """The real store of one lifetime, with the killer at its level.
 
-    A calm one answers only when nobody has anything to do but wait for it. So the same writes go into the same
-    groups each time, and a story has the same write points. Random stories are not calm: there it is a race.
+    A calm store replies only when all tasks wait for it, so that the same writes form the same groups each time and a
+    scenario has the same write points. Random scenarios are not calm: their writes race.
     """
 
-    def __init__(self, life: Life, killer: Killer) -> None:
-        self._is_calm = not life.story.startswith("random-")
+    def __init__(self, lifetime: Lifetime, killer: Killer) -> None:
+        self._is_calm = not lifetime.scenario.startswith("random-")
         self._reads = 0
-        data = Path(life.folder) / "data"
-        if life.level == "group":
+        data = Path(lifetime.folder) / "data"
+        if lifetime.level == "group":
             super().__init__(data, probe=killer)
             return
         disk = FaultyDisk("deadly")
@@ -155,40 +155,40 @@ class Disk(SqliteLedger):
             self._reads -= 1
 
 
-class _Listener:
-    """Stands before the bus: what is published has been told to the world."""
+class _JournalOutlet:
+    """Wraps the bus: published events are recorded as acknowledged."""
 
-    def __init__(self, diary: Diary, outlet: Outlet) -> None:
-        self._diary = diary
+    def __init__(self, journal: Journal, outlet: Outlet) -> None:
+        self._diary = journal
         self._outlet = outlet
 
     def publish(self, entries: Iterable[Entry]) -> None:
-        heard = tuple(entries)
-        for entry in heard:
+        published = tuple(entries)
+        for entry in published:
             self._diary.note("event", str(entry.number), digest(entry.body))
             if isinstance(entry.event, RunCompleteEvent):
                 end = entry.event.change.object
                 self._diary.note("ended", end.run_id, end.outcome)
-        self._outlet.publish(heard)
+        self._outlet.publish(published)
 
     def publish_live(self, event: LiveEvent) -> None:
         self._outlet.publish_live(event)
 
 
-class _Actor:
-    """A model that plays the script it finds in the prompt, and looks at every request it gets."""
+class _PromptModel:
+    """A model that plays the script in the prompt, and checks every request."""
 
-    def __init__(self, stage: "Stage") -> None:
-        self._stage = stage
+    def __init__(self, driver: "WorkspaceDriver") -> None:
+        self._stage = driver
 
     @property
     def info(self) -> ModelInfo:
         return ModelInfo("demo", "actor", context_window=200_000, max_output_tokens=4_096)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
-        self._stage.diary.note("asked", request.session_id)
+        self._stage.journal.note("requested", request.session_id)
         for problem in problems_of_request(request):
-            self._stage.diary.note("trouble", "R7: a request has", problem)
+            self._stage.journal.note("trouble", "R7: a request has", problem)
         label, number, words = _scene_of(request.messages)
         if "cut" in words:
             words = self._cut(words, f"{label}.{number}")
@@ -206,23 +206,26 @@ class _Actor:
                         yield part
 
     def _cut(self, words: list[str], step: str) -> list[str]:
-        """The first attempt at a step with `cut` says something else and breaks there; the next one is whole."""
+        """The first attempt at a step with `cut` produces other text and fails there; the next one is complete."""
         if step in self._stage.attempted:
             return [word for word in words if word != "cut"]
         self._stage.attempted.add(step)
         return [*("lost" if word == "say" else word for word in words[: words.index("cut")]), "cut"]
 
 
-class Stage:
-    """A workspace that is open, with short words for what a story does. What is answered is written down."""
+class WorkspaceDriver:
+    """An open workspace with short methods for the actions of a scenario. Acknowledgements are recorded."""
 
-    def __init__(self, life: Life, *, is_open: bool, pace: Pace | None = None, titles: bool = False) -> None:
-        self.diary = Diary(Path(life.folder), life.number)
-        self.life = life
+    def __init__(self, lifetime: Lifetime, *, is_open: bool, pace: Pace | None = None, titles: bool = False) -> None:
+        self.journal = Journal(Path(lifetime.folder), lifetime.number)
+        self.lifetime = lifetime
         self._is_open = is_open
-        self._settings = EngineSettings(pace=pace or Pace(60.0, 1_000_000), titles=titles)
+        # On a busy machine a write may take seconds. No limit of time may decide how a story ends.
+        self._settings = EngineSettings(
+            grace=_LONG, closing=_LONG, cancel_write=_LONG, pace=pace or Pace(_LONG, 1_000_000), titles=titles
+        )
         self.attempted: set[str] = set()
-        """Steps that a model has begun and not finished."""
+        """Steps that a model has started and not finished."""
         self._gates: dict[str, Gate] = {}
         self._workspace: Workspace | None = None
 
@@ -232,16 +235,16 @@ class Stage:
         return self._workspace
 
     async def open(self, ledger: Ledger) -> None:
-        path = Path(self.life.folder) / "project"
+        path = Path(self.lifetime.folder) / "project"
         path.mkdir(exist_ok=True)
         parts = FixedServices(
             ledger,
-            FixedModels(_Actor(self), _Actor(self)),
+            FixedModels(_PromptModel(self), _PromptModel(self)),
             FixedTools([*self._tools(), Agent(), WriteFile()]),
             self._settings,
             SystemClock(),
-            counting_ids(f"life{self.life.number}"),
-            lambda outlet: _Listener(self.diary, outlet),
+            counting_ids(f"lifetime{self.lifetime.number}"),
+            lambda outlet: _JournalOutlet(self.journal, outlet),
             subagent_types={"task": SubagentType(FixedTools(self._tools()))},
             judge=self._judge,
         )
@@ -250,31 +253,31 @@ class Stage:
     async def session(self, title: str, parent: SessionId | None = None) -> SessionId:
         return (await self.workspace.sessions.create(title, parent)).id
 
-    async def ask(
+    async def prompt(
         self, session: SessionId, script: str, run_id: str = "", *, delivery: Delivery | None = None
     ) -> RunId:
         return await self.send(Prompt(session, script, run_id=RunId(run_id), delivery=delivery))
 
     async def send(self, prompt: Prompt) -> RunId:
         run = await self.workspace.inputs.submit(prompt)
-        self.diary.note("accepted", run.run_id)
+        self.journal.note("accepted", run.run_id)
         return run.run_id
 
     async def summarize(self, session: SessionId) -> None:
-        self.diary.note("accepted", (await self.workspace.inputs.summarize(session)).run_id)
+        self.journal.note("accepted", (await self.workspace.inputs.summarize(session)).run_id)
 
     async def cancel(self, session: SessionId) -> None:
-        self.diary.note("cancelled", *await self.workspace.inputs.cancel(session))
+        self.journal.note("cancelled", *await self.workspace.inputs.cancel(session))
 
     async def clear(self, session: SessionId) -> None:
-        self.diary.note("cancelled", *await self.workspace.inputs.clear(session))
+        self.journal.note("cancelled", *await self.workspace.inputs.clear(session))
 
     async def cancel_run(self, run_id: RunId) -> None:
         if (await self.workspace.inputs.cancel_run(run_id)).outcome is None:
-            self.diary.note("cancelled", run_id)
+            self.journal.note("cancelled", run_id)
 
     async def undo(self, session: SessionId) -> None:
-        """Take back what the last run changed, as the server does."""
+        """Revert the changes of the last run, as the server does."""
         engine, record = self.workspace.engine, self.workspace.record
 
         async def put(operations: tuple[Operation, ...]) -> None:
@@ -282,7 +285,7 @@ class Stage:
 
         versions = await engine.run_context.ledger.files(record.id, session)
         report = await undo(
-            UndoAsk(session_id=session),
+            UndoRequest(session_id=session),
             versions,
             root=record.path,
             record=put,
@@ -290,27 +293,27 @@ class Stage:
             new_id=engine.new_id,
         )
         for file in report.files:
-            self.diary.note("undone", Path(file.path).name)
+            self.journal.note("undone", Path(file.path).name)
 
     async def move(self, run_id: RunId, position: int) -> None:
         await self.workspace.inputs.move(run_id, position)
-        self.diary.note("moved", run_id)
+        self.journal.note("moved", run_id)
 
     async def answer(self, run_id: str) -> None:
-        """Two clients answer the run's request for permission at once."""
+        """Let two clients answer the run's permission request at once."""
         asks = self.workspace.approvals
-        await until(lambda: any(ask.run_id == run_id for ask in asks.permissions), most=1_000_000)
+        await until(lambda: any(ask.run_id == run_id for ask in asks.permissions))
         request = next(ask.id for ask in asks.permissions if ask.run_id == run_id)
 
         async def grant(action: GrantAction) -> None:
             if await asks.grant(request, action):
-                self.diary.note("answered", request, action)
+                self.journal.note("answered", request, action)
 
         await asyncio.gather(grant("allow"), grant("deny"))
 
     def _judge(self, permit: Permit) -> Verdict:
-        """A later life has no clients: nothing waits for them there."""
-        return Verdict("ask" if permit.tool == "permit" and self.life.number == 1 else "allow")
+        """A later lifetime has no clients, so that no request is made there."""
+        return Verdict("ask" if permit.tool == "permit" and self.lifetime.number == 1 else "allow")
 
     def gate(self, name: str) -> Gate:
         return self._gates.setdefault(name, Gate(is_open=self._is_open))
@@ -322,7 +325,7 @@ class Stage:
         self.gate(name).open()
 
     def open_gates(self) -> None:
-        """From now on nobody waits at any gate."""
+        """Open all gates, including future ones."""
         self._is_open = True
         for gate in self._gates.values():
             gate.open()
@@ -332,7 +335,7 @@ class Stage:
             await self.workspace.engine.wait_until_idle(session)
 
     async def _wait_at(self, name: str, *, is_stiff: bool) -> None:
-        """A stiff one that is cancelled takes its time, until the gate `NAME-gone` is opened."""
+        """A stiff wait that is cancelled ends only when the gate `NAME-gone` is opened."""
         try:
             await self.gate(name)()
         except asyncio.CancelledError:
@@ -342,36 +345,38 @@ class Stage:
 
     def _tools(self) -> list[Tool]:
         async def note(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
-            self.diary.note("tool", context.run_id, context.tool_call_id)
+            self.journal.note("tool", context.run_id, context.tool_call_id)
             if name := str(arguments.get("hold", "")):
                 await self._wait_at(name, is_stiff=bool(arguments.get("stiff")))
             await context.record(MarkRead(ReadMark(context.session_id, "notes", context.now_ms())))
             return ToolOutcome("noted")
 
         async def look(context: ToolContext, _arguments: dict[str, object]) -> ToolOutcome:
-            self.diary.note("tool", context.run_id, context.tool_call_id)
+            self.journal.note("tool", context.run_id, context.tool_call_id)
             return ToolOutcome("seen")
 
         async def permit(context: ToolContext, _arguments: dict[str, object]) -> ToolOutcome:
             await context.permit(Permit("permit", "execute", context.workspace_path, "go on", {}))
-            if self.life.number == 1:
-                self.diary.note("permitted", context.tool_call_id)
+            if self.lifetime.number == 1:
+                self.journal.note("permitted", context.tool_call_id)
             return ToolOutcome("done")
 
         return [SimpleTool("note", note), SimpleTool("look", look, is_parallel=True), SimpleTool("permit", permit)]
 
 
-async def serve(stage: Stage, ledger: Ledger, story: Callable[[Stage], Awaitable[None]] | None = None) -> None:
-    """A life from its start to its graceful end; without a story it waits until all that was left is done."""
+async def serve(
+    driver: WorkspaceDriver, ledger: Ledger, scenario: Callable[[WorkspaceDriver], Awaitable[None]] | None = None
+) -> None:
+    """Run a lifetime from its start to its graceful end; without a scenario, until all remaining work is done."""
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: stage.diary.note("trouble", "unseen:", repr(context)))
-    await stage.open(ledger)
-    if story is None:
-        record = stage.workspace.record
-        await stage.quiet(*(session.id for session in await ledger.sessions(record.id)))
+    loop.set_exception_handler(lambda _, context: driver.journal.note("trouble", "unseen:", repr(context)))
+    await driver.open(ledger)
+    if scenario is None:
+        record = driver.workspace.record
+        await driver.quiet(*(session.id for session in await ledger.sessions(record.id)))
     else:
-        await story(stage)
-    await stage.workspace.close()
+        await scenario(driver)
+    await driver.workspace.close()
 
 
 def digest(body: bytes) -> str:
@@ -379,7 +384,7 @@ def digest(body: bytes) -> str:
 
 
 def _scene_of(messages: Sequence[Message]) -> tuple[str, int, list[str]]:
-    """The label of the last prompt, which of its steps is due, and the words of that step."""
+    """Return the label of the last prompt, the number of the next step, and the words of that step."""
     place = max(index for index, message in enumerate(messages) if message.role == "user")
     texts = [part.data.text for part in messages[place].parts if isinstance(part, TextPart)]
     label, _, script = texts[-1].partition(" ")
@@ -393,7 +398,7 @@ def _is_script(script: str) -> bool:
 
 
 def _split_at_holds(words: Iterable[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Pieces of an answer, each with the gate before it; words keep their place in the whole."""
+    """Split a response into pieces, each with the gate before it; words keep their position in the whole."""
     pieces: list[tuple[str, list[tuple[int, str]]]] = [("", [])]
     for place, word in enumerate(words):
         kind, _, name = word.partition(":")
@@ -420,9 +425,9 @@ def _act(word: str, call_id: ToolCallId) -> Act:
         case "think":
             return Think("Let me think about it.", "signed")
         case "fail":
-            return Fail("The story wants it so.")
+            return Fail("The scenario requests it.")
         case "cut":
-            return Fail("The story wants it tried again.", trouble="cut", retry_after=0.0)
+            return Fail("The scenario requests a retry.", trouble="cut", retry_after=0.0)
         case "lost":
             return Say(LOST)
         case _:
@@ -430,11 +435,11 @@ def _act(word: str, call_id: ToolCallId) -> Act:
 
 
 def expected_answers(prompt: str) -> list[tuple[str, tuple[str, ...]]]:
-    """The text and the tools of each answer that the prompt asks for, in their order."""
+    """Return the text and the tools of each response that the prompt asks for, in order."""
     script = prompt.partition(" ")[2]
     steps = [step.split() for step in script.split(" / ")] if _is_script(script) else [["say"]]
     answers = [_answer(words) for words in steps]
-    # After the last tools there is an answer without any.
+    # After the last tools follows a response without tools.
     return answers if not answers[-1][1] else [*answers, (ANSWER, ())]
 
 

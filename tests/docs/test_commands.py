@@ -79,7 +79,7 @@ def test_every_command_exists(document: Path) -> None:
 
 
 def test_commands_are_found_in_documents() -> None:
-    """The test above is worth nothing if it overlooks them."""
+    """The test above proves nothing if it overlooks them."""
     lines = ('a | holdfast run --nonsense "x" > y', "  holdfast nothing", "x=$(holdfast stats --jsn)")
     text = "\n".join([*lines, "ssh me@b holdfast server start -z", ""])
     reasons = [wrong_with(call) for call in calls_in(text)]

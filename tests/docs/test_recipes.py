@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from e2e.cli_environment import PATIENCE, CliEnvironment, Done, cli_environment
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from e2e.cli_environment import TIMEOUT, CliEnvironment, Done, cli_environment
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 
 DOCS = Path(__file__).parents[2] / "docs"
 CHANGE = "echo changed >> deps.txt"
 
 
 def _recipe(title: str) -> str:
-    """The first script below a heading."""
+    """Return the first script below a heading."""
     text = (DOCS / "recipes.md").read_text().partition(f"\n## {title}\n")[2]
     found = re.search(r"^```sh\n(.*?)^```", text, re.M | re.S)
     assert found is not None
@@ -38,14 +38,14 @@ def _steps(workflow: str) -> dict[str, str]:
     }
 
 
-def _script(asked: Asked) -> Reply:
-    said = json.dumps(asked.json.get("messages"))
-    if "Review this change" in said:
-        return Reply((Say(("BLOCK\nA secret." if "password" in said else "OK",)),))
-    if "tools" not in asked.json or '"role": "tool"' in said:
+def _script(request: RecordedRequest) -> Reply:
+    messages = json.dumps(request.json.get("messages"))
+    if "Review this change" in messages:
+        return Reply((Say(("BLOCK\nA secret." if "password" in messages else "OK",)),))
+    if "tools" not in request.json or '"role": "tool"' in messages:
         return Reply((Say(("Changed it.",)),))
-    line = f"{CHANGE}; git add -A; git commit -qm deps" if "commit it" in said else CHANGE
-    return Reply((Ask("c1", "bash", (json.dumps({"command": line, "description": "x"}),)),))
+    line = f"{CHANGE}; git add -A; git commit -qm deps" if "commit it" in messages else CHANGE
+    return Reply((CallTool("c1", "bash", (json.dumps({"command": line, "description": "x"}),)),))
 
 
 class Machine:
@@ -74,7 +74,7 @@ class Machine:
             stdout=pipe,
             stderr=pipe,
         )
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             out, err = await process.communicate()
         return Done(process.returncode or 0, out.decode(), err.decode())
 
@@ -97,7 +97,7 @@ async def _machine() -> AsyncIterator[Machine]:
 
 
 async def test_the_recipe_for_a_review_before_each_commit() -> None:
-    """It blocks the commit if the answer does; without an answer it does not block."""
+    """It blocks the commit if the response does; without a response it does not block."""
     async with _machine() as machine:
         hook = machine.work / ".git/hooks/pre-commit"
         hook.write_text(_recipe("Review before a commit"))

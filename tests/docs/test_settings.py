@@ -65,7 +65,7 @@ def test_every_setting_exists(document: Path) -> None:
 
 
 def test_the_reader_of_settings_sees_them() -> None:
-    """The test above is worth nothing if it overlooks them."""
+    """The test above proves nothing if it overlooks them."""
     text = (
         "Set `options.nonsense` or `mcp.NAME.comand`.\n```toml\n[options]\nmax_stebs = 3\n[providers.x]\nkey = 1\n```\n"
     )

@@ -1,8 +1,8 @@
-"""The shapes of events on the wire, key by key. C-31: what an event carries survives the way there and back."""
+"""Wire format of events, key by key. C-31: every field of an event survives encoding and decoding."""
 
 import pytest
 
-from engine.helpers import MESSAGE, RUN, SESSION, ended, message, said, session
+from engine.helpers import MESSAGE, RUN, SESSION, finish_part, message, session, text_part
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -27,7 +27,7 @@ from holdfast.domain.runs import Run
 
 WIRE: list[tuple[Event, str]] = [
     (
-        MessageEvent(Change("created", message("user", said("hi"), ended("stop", 0)))),
+        MessageEvent(Change("created", message("user", text_part("hi"), finish_part("stop", 0)))),
         '{"type":"message","payload":{"type":"created","payload":{"parts":[{"type":"text","data":{"text":"hi"}},'
         '{"type":"finish","data":{"reason":"stop","time":0}}],"id":"m1","role":"user","session_id":"s1","model":"",'
         '"provider":"","created_at":1,"updated_at":1,"run_id":"r1"}}}',
@@ -80,7 +80,7 @@ WIRE: list[tuple[Event, str]] = [
         '{"type":"message_delta","payload":{"session_id":"s1","message_id":"m1","part":0,"offset":0,"text":"é\\n"}}',
     ),
     (
-        MessagePartEvent(MessagePart(SESSION, MESSAGE, 2, said("x"))),
+        MessagePartEvent(MessagePart(SESSION, MESSAGE, 2, text_part("x"))),
         '{"type":"message_part","payload":{"session_id":"s1","message_id":"m1","part":2,'
         '"content":{"type":"text","data":{"text":"x"}}}}',
     ),
@@ -88,19 +88,19 @@ WIRE: list[tuple[Event, str]] = [
 
 
 @pytest.mark.parametrize(("event", "wire"), WIRE)
-def test_each_event_has_its_shape(event: Event, wire: str) -> None:
+def test_wire_format_of_each_event(event: Event, wire: str) -> None:
     assert encode_event(event).decode() == wire
     assert decode_event(wire.encode()) == event
 
 
 @pytest.mark.parametrize(("event", "wire"), WIRE)
 def test_an_event_is_one_line(event: Event, wire: str) -> None:
-    """A line break in it would end the frame it is sent in."""
+    """A line break would end the SSE frame."""
     assert b"\n" not in encode_event(event)
     assert b"\r" not in encode_event(event)
 
 
-def test_every_kind_of_event_is_shown_here() -> None:
+def test_every_event_type_has_a_row() -> None:
     shown = {type(event).__name__ for event, _ in WIRE}
     assert shown == {
         "AgentEvent", "FileEvent", "MessageDeltaEvent", "MessageEvent", "MessagePartEvent", "RunCompleteEvent",
@@ -109,7 +109,7 @@ def test_every_kind_of_event_is_shown_here() -> None:
 
 
 def test_a_run_complete_always_has_its_ids() -> None:
-    """C-31: also when nothing of it is known."""
+    """C-31: even if all other fields are empty."""
     empty = RunComplete(SessionId(""), MessageId(""), RunId(""), "failed")
     wire = encode_event(RunCompleteEvent(Change("updated", empty))).decode()
     for key in ("session_id", "message_id", "run_id", "outcome"):

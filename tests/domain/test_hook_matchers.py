@@ -1,4 +1,4 @@
-"""Matchers of hooks: each clause of the check decides once by itself."""
+"""Matchers of hooks: each clause of the check decides a result."""
 
 import pytest
 
@@ -29,7 +29,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("event", "matcher", "trouble"), ROWS)
-def test_matchers(event: str | None, matcher: str, trouble: str) -> None:
+def test_matcher_matches_tool_names(event: str | None, matcher: str, trouble: str) -> None:
     found = matcher_trouble(event, matcher)  # type: ignore[arg-type]
     assert bool(found) == bool(trouble)
     assert trouble in found
@@ -38,6 +38,6 @@ def test_matchers(event: str | None, matcher: str, trouble: str) -> None:
 def test_every_clause_decides() -> None:
     def check() -> None:
         for event, matcher, trouble in ROWS:
-            test_matchers(event, matcher, trouble)
+            test_matcher_matches_tool_names(event, matcher, trouble)
 
     assert_every_clause_decides([matcher_trouble], check)

@@ -1,11 +1,11 @@
-"""The shapes of messages and their parts on the wire, key by key."""
+"""Wire format of messages and their parts, key by key."""
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.helpers import called, ended, got, json_of, message, said, thought
+from engine.helpers import call_part, finish_part, json_of, message, reasoning_part, result_part, text_part
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import (
     Binary,
@@ -66,7 +66,7 @@ PARTS: list[tuple[Part, str]] = [
 
 
 @pytest.mark.parametrize(("part", "wire"), PARTS)
-def test_each_part_has_its_shape(part: Part, wire: str) -> None:
+def test_wire_format_of_each_part(part: Part, wire: str) -> None:
     assert json_of(part) == wire
     assert msgspec.json.decode(wire, type=Part) == part
 
@@ -84,7 +84,7 @@ def test_a_message_omits_default_values() -> None:
 
 
 @pytest.mark.parametrize("wire", ['{"type":"shout","data":{}}', '{"data":{"text":"x"}}', '{"type":"text","data":{}}'])
-def test_parts_of_unknown_shape_are_refused(wire: str) -> None:
+def test_unknown_part_types_are_refused(wire: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(wire, type=Part)
 
@@ -96,13 +96,21 @@ def test_unknown_keys_are_ignored() -> None:
 
 
 def test_the_last_finish_counts() -> None:
-    assert message("assistant", said("a")).finish is None
-    both = message("assistant", ended("tool_use", 1), said("a"), ended("canceled", 2))
+    assert message("assistant", text_part("a")).finish is None
+    both = message("assistant", finish_part("tool_use", 1), text_part("a"), finish_part("canceled", 2))
     assert both.finish == Finish("canceled", 2)
 
 
 def test_parts_of_a_message() -> None:
-    full = message("assistant", thought("hm"), said("a"), called("c1"), said("b"), called("c2"), got("c3"))
+    full = message(
+        "assistant",
+        reasoning_part("hm"),
+        text_part("a"),
+        call_part("c1"),
+        text_part("b"),
+        call_part("c2"),
+        result_part("c3"),
+    )
     assert text_of(full) == "ab"
     assert [call.id for call in full.tool_calls] == ["c1", "c2"]
     assert [result.tool_call_id for result in full.tool_results] == ["c3"]

@@ -1,4 +1,4 @@
-"""Prompts and runs: the delivery a prompt gets, which requests are the same, and the shape of a run."""
+"""Prompts and runs: the delivery of a prompt, the identity of requests, and the wire format of a run."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.helpers import RUN, SESSION, json_of
 from holdfast.domain.ids import MessageId, RunId, SessionId, is_valid_run_id
-from holdfast.domain.runs import Attachment, AttachmentNote, Delivery, Prompt, Run
+from holdfast.domain.runs import Attachment, AttachmentInfo, Delivery, Prompt, Run
 from holdfast.engine.inputs import body_hash
 
 
@@ -19,19 +19,19 @@ def attachment(content: bytes = b"x", path: str = "/a", name: str = "a", mime_ty
 
 
 def test_without_a_delivery_the_run_id_decides() -> None:
-    """A caller that waits for its run id gets a turn of its own; a follow-up steers."""
+    """A caller that names its run id gets a turn of its own; a follow-up without one steers."""
     assert Prompt(SESSION, "x").effective_delivery == "steer"
     assert Prompt(SESSION, "x", run_id=RUN).effective_delivery == "queue"
 
 
 @pytest.mark.parametrize("delivery", ["steer", "queue", "reject", "interrupt"])
 @pytest.mark.parametrize("run_id", ["", "r1"])
-def test_a_delivery_that_is_given_counts(delivery: Delivery, run_id: str) -> None:
+def test_explicit_delivery_is_kept(delivery: Delivery, run_id: str) -> None:
     assert Prompt(SESSION, "x", run_id=RunId(run_id), delivery=delivery).effective_delivery == delivery
 
 
 def different() -> Iterator[Prompt]:
-    """Prompts of which no two are the same request."""
+    """Return prompts of which no two are the same request."""
     yield Prompt(SESSION, "x")
     yield Prompt(SessionId("s2"), "x")
     yield Prompt(SESSION, "y")
@@ -66,7 +66,7 @@ def test_the_hash_ignores_irrelevant_fields() -> None:
 
 @settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
-def test_no_text_moves_between_fields_unseen(session: str, prompt: str) -> None:
+def test_hash_separates_the_fields(session: str, prompt: str) -> None:
     moved = Prompt(SessionId(session + prompt), "")
     kept = Prompt(SessionId(session), prompt)
     assert (body_hash(moved) == body_hash(kept)) == (prompt == "")
@@ -79,7 +79,7 @@ def test_a_run_omits_default_values() -> None:
 
 def test_a_full_run_has_every_field() -> None:
     run = Run(
-        RUN, SESSION, "ended", "steer", 5, "do it", 2, 9, "summary", (AttachmentNote("a", "text/plain", 3),), "c",
+        RUN, SESSION, "ended", "steer", 5, "do it", 2, 9, "summary", (AttachmentInfo("a", "text/plain", 3),), "c",
         interactive=True, parent_run_id=RunId("r0"), started_at=6, step=4, cancel_requested=True, cancelled_by="me",
         folded_into=RunId("r9"), ended_at=7, outcome="failed", error="boom", message_id=MessageId("m1"),
     )  # fmt: skip
@@ -105,10 +105,10 @@ def test_a_prompt_survives_the_wire() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "A-9._", "x" * 128])
-def test_run_ids_that_may_be_chosen(text: str) -> None:
+def test_valid_run_ids_are_accepted(text: str) -> None:
     assert is_valid_run_id(text)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 129, "a b", "a/b", "é", "a\n", "a$"])
-def test_run_ids_that_may_not(text: str) -> None:
+def test_invalid_run_ids_are_refused(text: str) -> None:
     assert not is_valid_run_id(text)

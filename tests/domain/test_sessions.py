@@ -1,4 +1,4 @@
-"""Sessions: their shape, and patches that cannot undo each other."""
+"""Sessions: their wire format, and patches that commute."""
 
 import msgspec
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ ALWAYS = {
 FIELDS = ("title", "prompt_tokens", "completion_tokens", "estimated_usage", "summary_message_id", "todos")
 
 
-def test_the_keys_a_client_relies_on_are_always_there() -> None:
+def test_required_keys_are_always_encoded() -> None:
     assert set(msgspec.json.decode(json_of(session()))) == ALWAYS
 
 
@@ -45,7 +45,7 @@ def test_empty_values_replace_too() -> None:
     assert apply_patch(before, patch) == session("")
 
 
-def test_time_never_goes_back() -> None:
+def test_updated_time_never_decreases() -> None:
     later = apply_patch(session(), SessionPatch(SESSION, 10))
     assert apply_patch(later, SessionPatch(SESSION, 4)).updated_at == 10
 
@@ -69,7 +69,7 @@ _sums = st.tuples(st.integers(0, 9), st.integers(-1, 3), st.integers(0, 20))
 def test_independent_patches_commute(
     values: dict[str, object], one: tuple[int, int, int], other: tuple[int, int, int], first: set[str]
 ) -> None:
-    """Whole numbers of dollars, so that sums are exact."""
+    """Whole dollars, so that sums are exact."""
     patches = []
     for (cost, messages, at), chosen in ((one, first), (other, set(FIELDS) - first)):
         named = {name: value for name, value in values.items() if name in chosen}

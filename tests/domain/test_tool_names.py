@@ -1,4 +1,4 @@
-"""The names of the tools are listed once for the settings; here they are compared with the tools that exist."""
+"""The tool names listed for the settings, compared with the existing tools."""
 
 import importlib
 import pkgutil
@@ -32,16 +32,16 @@ def test_every_tool_is_listed_and_no_other() -> None:
 @pytest.mark.parametrize(
     "name", ["bash", "Bash", "mcp_a_b", "mcp__a__b", "mcp__a", "mcp_a_*", "*", "l*", "NotebookEdit"]
 )
-def test_names_that_are_known(name: str) -> None:
+def test_known_tool_names_are_accepted(name: str) -> None:
     assert is_known_tool(name)
 
 
 @pytest.mark.parametrize("name", ["bahs", "", "mcp", "mcp_", "mcp_a", "b sh", "x*"])
-def test_names_that_are_not(name: str) -> None:
+def test_unknown_tool_names_are_reported(name: str) -> None:
     assert not is_known_tool(name)
 
 
-def test_guesses() -> None:
+def test_similar_tool_names_are_suggested() -> None:
     assert suggest("bahs") == "; did you mean bash?"
     assert suggest("x" * 100) == suggest("qqqqq") == "."
     assert canonical_tool_name("VIEW") == "view"

@@ -1,4 +1,4 @@
-"""Tokens and money."""
+"""Token counts and prices."""
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +27,7 @@ def test_each_kind_of_token_has_its_price(usage: Usage, cost: float) -> None:
 
 
 @pytest.mark.parametrize("usage", [Usage(1), Usage(0, 1), Usage(0, 0, 1), Usage(0, 0, 0, 1)])
-def test_any_count_is_a_report(usage: Usage) -> None:
+def test_any_nonzero_count_is_a_report(usage: Usage) -> None:
     assert usage.is_reported
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.client.stream import EventStream
 from holdfast.domain.events import HelloEvent, RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -24,13 +24,13 @@ from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
 from model_server.script import Reply, Say
-from model_server.server import Asked, ModelServer
+from model_server.server import ModelServer, RecordedRequest
 from scratch import new_directory
-from server.helpers import RawStream, end_of, read_until
+from server.helpers import RawStream, read_until, run_ended
 
-__all__ = ["PATIENCE", "CliEnvironment", "Done", "Watched", "asks", "cli_environment", "text"]
+__all__ = ["TIMEOUT", "CliEnvironment", "Done", "Watched", "asks", "cli_environment", "text"]
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 _HIDDEN = ("_API_KEY", "_TOKEN")
 _HOUSE = ("HOLDFAST", "XDG", "AWS_", "GOOGLE_", "VERTEXAI", "OLLAMA", "CRUSH", "AZURE")
 
@@ -114,7 +114,7 @@ context_window = 50000
         assert self.server.stderr is not None
         listens = asyncio.Event()
         self._logging = start(self._keep_log(self.server.stderr, listens))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await listens.wait()
         return self.server.pid
 
@@ -138,16 +138,16 @@ context_window = 50000
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         assert self.server is not None
         self.server.send_signal(number)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self.server.wait()
         self.server = None
 
     async def client(self) -> Client:
-        made = Client(locate(environment=self.environment).address, seconds=PATIENCE)
+        made = Client(locate(environment=self.environment).address, seconds=TIMEOUT)
         self._clients.append(made)
         return made
 
-    async def opened(self, env: Mapping[str, str] | None = None) -> "Watched":
+    async def open_workspace(self, env: Mapping[str, str] | None = None) -> "Watched":
         """A client in the project, with a session."""
         client = await self.client()
         given = tuple(f"{name}={value}" for name, value in (self.environment | dict(env or {})).items())
@@ -172,11 +172,11 @@ context_window = 50000
 
     async def call(self, *arguments: str, stdin: str = "") -> Done:
         process = await self.start(*arguments)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             out, err = await process.communicate(stdin.encode())
         return Done(process.returncode or 0, out.decode(), err.decode())
 
-    async def say(self, *arguments: str, stdin: str = "") -> str:
+    async def stdout_of(self, *arguments: str, stdin: str = "") -> str:
         """What a command that must succeed prints."""
         done = await self.call(*arguments, stdin=stdin)
         assert done.code == 0, done.err
@@ -214,7 +214,7 @@ class Watched:
         """The end of a prompt, and all that was told until then."""
         async with self.watching() as events:
             run = await self.send(prompt, attachments)
-            seen = await read_until(events, end_of(run))
+            seen = await read_until(events, run_ended(run))
         last = seen[-1].event
         assert isinstance(last, RunCompleteEvent)
         return last.change.object, seen
@@ -233,9 +233,9 @@ class Watched:
         return await RawStream.open(self.client.address, path)
 
 
-def asks(provider: ModelServer, name: str = "") -> list[Asked]:
+def asks(provider: ModelServer, name: str = "") -> list[RecordedRequest]:
     """The requests to a model; titles are somebody else's matter."""
-    found = [asked for asked in provider.asked if asked.wire is not None]
+    found = [asked for asked in provider.requests if asked.wire is not None]
     return [asked for asked in found if "tools" in asked.json and (not name or asked.json.get("model") == name)]
 
 
@@ -250,7 +250,7 @@ def text(body: object) -> str:
 
 @asynccontextmanager
 async def cli_environment(
-    script: Callable[[Asked], Reply] | Iterable[Reply] | None = None,
+    script: Callable[[RecordedRequest], Reply] | Iterable[Reply] | None = None,
     *,
     models: Mapping[str, int] | None = None,
     serves: bool = True,

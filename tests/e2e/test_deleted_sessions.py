@@ -13,8 +13,8 @@ from holdfast.domain.events import RemovedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
-from server.helpers import end_of, read_until
-from upgrade.story import answer, calls
+from server.helpers import read_until, run_ended
+from upgrade.recorded_work import answer, calls
 
 CANARY = "canary-of-the-deleted-session"
 
@@ -45,7 +45,7 @@ async def work(stage: CliEnvironment, client: Client, workspace: WorkspaceId) ->
 async def run(client: Client, workspace: WorkspaceId, session: SessionId, text: str, name: str, **more: Any) -> None:  # noqa: ANN401
     async with client.events(workspace, since=0) as events:
         await client.send_prompt(workspace, AgentMessage(session, text, RunId(name), interactive=False, **more))
-        await read_until(events, end_of(RunId(name)))
+        await read_until(events, run_ended(RunId(name)))
 
 
 def files_with(place: Path) -> list[str]:

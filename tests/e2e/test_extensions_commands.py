@@ -7,17 +7,17 @@ import pytest
 
 from e2e.cli_environment import asks, cli_environment, text
 from e2e.home import Home, trust, written
-from e2e.tool_client import ToolClient, bash, script, tool_client, until
+from e2e.tool_client import ToolClient, bash, script, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, ScriptedModel, Step
-from holdfast.testing.gates import start
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
-from server.helpers import prompt
+from holdfast.testing.gates import start, until
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
+from server.helpers import send_prompt
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def test_what_was_typed_is_shown_and_what_it_stands_for_is_read(home: Home
         session = await one.session()
         typed = ("/git:review src now", "/review src", "/fix BRANCH=main TICKET=7", "/user:fix 8 dev", "/nobody x")
         for line in (*typed, "/etc/hosts?"):
-            await one.end(await prompt(one.client, one.workspace, session, line))
+            await one.run_end(await send_prompt(one.client, one.workspace, session, line))
         read = [text_of(request.messages[-1]) for request in one.model.requests]
         assert read == [
             "Review src for src now",
@@ -65,7 +65,7 @@ async def test_the_same_request_again_is_the_same_run_whatever_the_file_says_now
     async with tool_client() as one:
         message = AgentMessage(await one.session(), "/x", RunId("r1"))
         first = await one.client.send_prompt(one.workspace, message)
-        await one.end(first)
+        await one.run_end(first)
         file.write_text("new words")
         assert await one.client.send_prompt(one.workspace, message) == first
         assert [text_of(request.messages[-1]) for request in one.model.requests] == ["old words"]
@@ -84,7 +84,7 @@ async def test_a_project_s_command_is_allowed_things_only_when_it_is_trusted(hom
         async def goes(line: str) -> bool:
             """Whether it was done without asking."""
             run = await one.client.send_prompt(one.workspace, AgentMessage(session, line))
-            ending = start(one.end(run))
+            ending = start(one.run_end(run))
             await until(lambda: ending.done() or one_asks(one))
             for ask in await one.client.pending_permissions(one.workspace):
                 assert await one.grant(ask, "deny")
@@ -112,27 +112,27 @@ async def test_the_command_line_and_the_chosen_model() -> None:
     async with cli_environment([Reply((Say(("Looks good.",)),))]) as stage:
         folder = stage.settings.parent / "commands"
         written(folder / "review.md", "---", "model: local/other", "---", "Review $1 with care.")
-        assert await stage.say("run", "/review src") == "Looks good."
+        assert await stage.stdout_of("run", "/review src") == "Looks good."
         (asked,) = asks(stage.provider)
         assert asked.json["model"] == "other"
         messages = asked.json["messages"]
         assert isinstance(messages, list)
         assert text(messages[-1]) == "Review src with care."
-        assert "/review" in await stage.say("commands")
-        assert await stage.say("commands", "show", "review", "a") == "Review a with care."
-        assert "holdfast-config" in await stage.say("skills")
-        assert "# Setting up Holdfast" in await stage.say("skills", "show", "holdfast-config")
-        assert json.loads(await stage.say("skills", "--json"))["broken"] == []
+        assert "/review" in await stage.stdout_of("commands")
+        assert await stage.stdout_of("commands", "show", "review", "a") == "Review a with care."
+        assert "holdfast-config" in await stage.stdout_of("skills")
+        assert "# Setting up Holdfast" in await stage.stdout_of("skills", "show", "holdfast-config")
+        assert json.loads(await stage.stdout_of("skills", "--json"))["broken"] == []
         written(folder.parent / "agents/critic.md", "---", "description: Finds faults.", "---", "Be strict.")
-        assert "@critic" in await stage.say("agents")
-        assert [item["name"] for item in json.loads(await stage.say("agents", "--json"))] == ["critic"]
+        assert "@critic" in await stage.stdout_of("agents")
+        assert [item["name"] for item in json.loads(await stage.stdout_of("agents", "--json"))] == ["critic"]
 
 
 async def test_what_front_matter_names_in_vain_is_told() -> None:
     """A model that cannot be had, a tool that does not exist: by doctor with file and line, and by the run itself."""
-    sent = Reply((Ask("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
+    sent = Reply((CallTool("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         said = json.dumps(asked.json.get("messages"))
         if "tools" in asked.json and "Be strict." not in said and "Looked." not in said:
             return sent
@@ -174,7 +174,7 @@ async def test_trust_on_the_command_line_shows_what_would_run() -> None:
         assert "! hooks.PreToolUse = rm -rf /" in shown.out
         assert "! tools = bash" in shown.out
         assert "is not trusted" in shown.err
-        await stage.say("trust", "--yes")
+        await stage.stdout_of("trust", "--yes")
         assert "is trusted" in (await stage.call("trust", "--show")).err
         assert "no longer trusted" in (await stage.call("trust", "--revoke")).err
         assert "is not trusted" in (await stage.call("trust", "--show")).err
@@ -199,7 +199,7 @@ async def test_an_agent_works_with_its_own_words_and_tools(home: Home) -> None:
         written(one.project / "AGENTS.md", "Speak softly.")
         session = await one.session()
         make = ("write", {"file_path": "made.txt", "content": "x"})
-        (result,) = await one.do(agent("Critic", make, bash("touch never")), session=session)
+        (result,) = await one.call_tools_and_wait(agent("Critic", make, bash("touch never")), session=session)
         assert (result.content, result.is_error) == ("done", False)
         assert (one.project / "made.txt").exists()
         assert not (one.project / "never").exists()
@@ -208,7 +208,7 @@ async def test_an_agent_works_with_its_own_words_and_tools(home: Home) -> None:
         assert "Speak softly." in first.system
         (spec,) = [tool for tool in one.model.requests[0].tools if tool.name == "agent"]
         assert "- critic: Finds faults." in spec.description
-        (unknown,) = await one.do(agent("nobody"), session=session)
+        (unknown,) = await one.call_tools_and_wait(agent("nobody"), session=session)
         assert (unknown.content, unknown.is_error) == ("There is no agent called nobody. There is: critic.", True)
 
 
@@ -216,11 +216,11 @@ async def test_a_project_s_agent_only_looks_until_it_is_trusted(home: Home) -> N
     async with tool_client() as one:
         written(one.project / ".holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
         make = ("write", {"file_path": "made.txt", "content": "x"})
-        await one.do(agent("critic", make))
+        await one.call_tools_and_wait(agent("critic", make))
         assert not (one.project / "made.txt").exists()
         assert sorted(tool.name for tool in systems(one)[0].tools) == ["glob", "grep", "ls", "view"]
         await trust(one.client, one.workspace)
-        await one.do(agent("critic", make))
+        await one.call_tools_and_wait(agent("critic", make))
         assert (one.project / "made.txt").exists()
         names = {tool.name for tool in systems(one)[-1].tools}
         assert "bash" in names
@@ -231,7 +231,7 @@ async def test_a_prompt_names_agents_with_an_at(home: Home) -> None:
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
     async with tool_client() as one:
         session = await one.session()
-        await one.end(await prompt(one.client, one.workspace, session, "let @critic look at a@b.org"))
+        await one.run_end(await send_prompt(one.client, one.workspace, session, "let @critic look at a@b.org"))
         read = text_of(one.model.requests[0].messages[-1])
         assert read.startswith("let @critic look at a@b.org\n\n")
         assert "critic." in read
@@ -246,13 +246,13 @@ async def test_agents_side_by_side_are_cancelled_with_their_run(home: Home) -> N
     async with tool_client() as one:
         session = await one.session()
         work = [agent("critic", bash(f"touch up-{number}; sleep 1000")) for number in range(4)]
-        run = await one.ask(session, *work)
+        run = await one.call_tools(session, *work)
         await until(lambda: len(list(one.project.glob("up-*"))) == 4)
         children = {request.session_id for request in systems(one)}
         assert len(children) == 4
         assert all("$$" in child for child in children)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
         runs = await one.client.list_runs(one.workspace)
         assert {item.outcome for item in runs} == {"cancelled"}
         assert {item.parent_run_id for item in runs if item.run_id != run.run_id} == {run.run_id}
@@ -263,7 +263,7 @@ async def test_agents_stand_only_so_deep(home: Home) -> None:
     home.settings("[options]", "max_agent_depth = 2")
     async with tool_client() as one:
         deepest = agent("critic", ("ls", {}))
-        await one.do(agent("critic", agent("critic", deepest)))
+        await one.call_tools_and_wait(agent("critic", agent("critic", deepest)))
         depths = {request.session_id for request in systems(one)}
         assert len(depths) == 2
         results = [item for request in systems(one) for message in request.messages for item in message.tool_results]
@@ -276,10 +276,12 @@ async def test_only_so_many_agents_at_once(home: Home) -> None:
     release = "until [ -e go ]; do sleep 0.01; done"
     async with tool_client() as one:
         session = await one.session()
-        run = await one.ask(session, *(agent("critic", bash(f"touch up-{number}; {release}")) for number in range(3)))
+        run = await one.call_tools(
+            session, *(agent("critic", bash(f"touch up-{number}; {release}")) for number in range(3))
+        )
         await until(lambda: len(list(one.project.glob("up-*"))) == 2)
         (one.project / "go").touch()
-        await one.end(run)
+        await one.run_end(run)
         refused = [item for item in await one.results(session) if item.is_error]
         assert len(refused) == 1
         assert "2 sub-agents are running" in refused[0].content
@@ -298,7 +300,7 @@ async def test_who_has_left_makes_room(home: Home) -> None:
 
     async with tool_client(model=ScriptedModel(thrice)) as one:
         session = await one.session()
-        await one.end(await prompt(one.client, one.workspace, session, "go"))
+        await one.run_end(await send_prompt(one.client, one.workspace, session, "go"))
         assert [item.is_error for item in await one.results(session)] == [False, False, False]
 
 
@@ -313,5 +315,5 @@ async def test_an_agent_has_the_model_it_names(home: Home) -> None:
         return script(request)
 
     async with tool_client(model=ScriptedModel(large), small=small) as one:
-        await one.do(agent("critic"))
+        await one.call_tools_and_wait(agent("critic"))
         assert len(small.requests) == 1

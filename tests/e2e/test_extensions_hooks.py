@@ -9,13 +9,14 @@ import pytest
 
 from e2e.cli_environment import cli_environment
 from e2e.home import Home, trust, written
-from e2e.tool_client import ToolClient, bash, tool_client, until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import ToolCall, text_of
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.conversation_validity import problems_of_session
-from model_server.script import Ask, Reply
-from server.helpers import place, prompt
+from holdfast.testing.gates import until
+from model_server.script import CallTool, Reply
+from server.helpers import send_prompt, server_directory
 from trials.hostile_commands import SHAPES, new_token, survivors
 
 QUIET = "cat > /dev/null; "
@@ -40,7 +41,7 @@ async def test_a_hook_refuses_with_an_exit_code(home: Home) -> None:
     home.hooks("PreToolUse", QUIET + "echo 'no touching' >&2; exit 2", matcher="^bash$")
     home.hooks("PreToolUse", says({"decision": "allow"}))
     async with tool_client() as one:
-        refused, looked = await one.do(bash("touch it"), ("ls", {}))
+        refused, looked = await one.call_tools_and_wait(bash("touch it"), ("ls", {}))
         assert (refused.content, refused.is_error) == ("no touching", True)
         assert not (one.project / "it").exists()
         report = json.loads(refused.metadata)["hook"]
@@ -57,7 +58,7 @@ async def test_what_a_hook_rewrote_is_shown_judged_and_run(home: Home) -> None:
     written(settings, json.dumps({"hooks": {"PreToolUse": [event]}}))
     async with tool_client(yolo=False) as one:
         session = await one.session()
-        (result,) = await one.do(bash("echo old > out"), session=session)
+        (result,) = await one.call_tools_and_wait(bash("echo old > out"), session=session)
         assert not result.is_error
         assert (one.project / "out").read_text() == "new\n"
         (call,) = await calls_of(one, session)
@@ -66,16 +67,16 @@ async def test_what_a_hook_rewrote_is_shown_judged_and_run(home: Home) -> None:
         del answer["hookSpecificOutput"]["permissionDecision"]
         event["hooks"] = [{"type": "command", "command": says(answer)}]
         written(settings, json.dumps({"hooks": {"PreToolUse": [event]}}))
-        run = await one.ask(session, bash("echo old > out"))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, bash("echo old > out"))
+        (ask,) = await one.pending_permissions()
         assert ask.params["command"] == "echo new > out"
         assert await one.grant(ask)
-        await one.end(run)
+        await one.run_end(run)
         answer["hookSpecificOutput"]["permissionDecision"] = "allow"
         event["hooks"] = [{"type": "command", "command": says(answer)}]
         written(settings, json.dumps({"hooks": {"PreToolUse": [event]}}))
         home.settings("[permissions]", 'deny = ["bash(echo *)"]')
-        (denied,) = await one.do(bash("ls"), session=session)
+        (denied,) = await one.call_tools_and_wait(bash("ls"), session=session)
         assert denied.is_error
         assert "Not allowed" in denied.content
 
@@ -89,7 +90,7 @@ async def test_what_hooks_are_told(home: Home, tmp_path: Path) -> None:
     async with tool_client(env=("SOME_NAME=x",)) as one:
         (one.project / "a.txt").write_text("inside\n")
         session = await one.session()
-        await one.do(("view", {"file_path": "a.txt"}), session=session)
+        await one.call_tools_and_wait(("view", {"file_path": "a.txt"}), session=session)
         (call,) = await calls_of(one, session)
         told = json.loads(out.read_text())
         assert told == {
@@ -122,15 +123,15 @@ async def test_a_project_s_hooks_are_run_only_when_it_is_trusted(home: Home) -> 
         event = {"matcher": "", "hooks": [{"type": "command", "command": "echo ran >> hooks.log"}]}
         file = written(one.project / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": [event]}}))
         log = one.project / "hooks.log"
-        await one.do(("ls", {}), session=session)
+        await one.call_tools_and_wait(("ls", {}), session=session)
         assert not log.exists()
         shown = await one.client.get_trust(one.workspace)
         assert [(item.key, item.file) for item in shown.withheld] == [("hooks.PreToolUse", str(file))]
         await trust(one.client, one.workspace)
-        await one.do(("ls", {}), session=session)
+        await one.call_tools_and_wait(("ls", {}), session=session)
         assert log.read_text() == "ran\n"
         file.write_text(file.read_text() + " ")
-        await one.do(("ls", {}), session=session)
+        await one.call_tools_and_wait(("ls", {}), session=session)
         assert log.read_text() == "ran\n", "what was not shown is not trusted"
         assert not (await one.client.get_trust(one.workspace)).trusted
 
@@ -140,7 +141,7 @@ async def test_hooks_that_fail_hang_or_flood_end_no_turn(home: Home) -> None:
     home.hooks("PreToolUse", "sleep 1000", matcher="ls", timeout=1)
     home.hooks("PreToolUse", "echo not json; exec < /dev/null", matcher="glob")
     async with tool_client() as one:
-        results = await one.do(("ls", {}), ("glob", {"pattern": "*" * 100_000}))
+        results = await one.call_tools_and_wait(("ls", {}), ("glob", {"pattern": "*" * 100_000}))
         other, result = sorted(results, key=lambda item: item.name)
         assert not result.is_error
         errors = [item.get("error", "") for item in json.loads(result.metadata)["hook"]["hooks"]]
@@ -162,10 +163,10 @@ async def test_r4_a_hook_is_killed_with_its_run(home: Home, shape: str) -> None:
     home.hooks("PreToolUse", f"( {line} ) & exec sleep {token}")
     async with tool_client() as one:
         session = await one.session()
-        run = await one.ask(session, bash("touch never"))
+        run = await one.call_tools(session, bash("touch never"))
         await until(lambda: len(survivors(token)) >= 2)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).outcome == "cancelled"
+        assert (await one.run_end(run)).outcome == "cancelled"
         assert not survivors(token)
         assert not (one.project / "never").exists()
         messages = await one.client.list_messages(one.workspace, session)
@@ -174,9 +175,9 @@ async def test_r4_a_hook_is_killed_with_its_run(home: Home, shape: str) -> None:
 
 async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
     token = new_token()
-    async with cli_environment([Reply((Ask("c1", "ls", ("{}",)),))]) as stage:
+    async with cli_environment([Reply((CallTool("c1", "ls", ("{}",)),))]) as stage:
         stage.write(f"[[hooks.PreToolUse]]\ncommand = 'setsid sleep {token} & exec sleep {token}'")
-        place = await stage.opened()
+        place = await stage.open_workspace()
         await place.send("go")
         await until(lambda: len(survivors(token)) >= 2)
         await stage.stop(signal.SIGKILL)
@@ -186,16 +187,16 @@ async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
 async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
     """Its end is told by the next server, and to hooks as well; once."""
     async with cli_environment(
-        [Reply((Ask("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]
+        [Reply((CallTool("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]
     ) as stage:
         log = stage.root / "ends"
         stage.write(f"[[hooks.RunEnd]]\ncommand = 'echo $HOLDFAST_RUN_ID $HOLDFAST_OUTCOME >> {log}'")
-        await stage.say("run", "--yolo", "--detach", "--run-id", "first", "go")
+        await stage.stdout_of("run", "--yolo", "--detach", "--run-id", "first", "go")
         await until((stage.project / "up").exists)
         await stage.stop(signal.SIGKILL)
         assert not log.exists()
         await stage.serve()
-        assert json.loads(await stage.say("runs", "list", "--json"))[0]["outcome"] == "interrupted"
+        assert json.loads(await stage.stdout_of("runs", "list", "--json"))[0]["outcome"] == "interrupted"
         await until(lambda: log.exists() and log.read_text())
         await stage.stop()
         assert log.read_text() == "first interrupted\n"
@@ -210,20 +211,20 @@ async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) ->
     )
     async with tool_client() as one:
         session = await one.session()
-        run = await one.ask(session, ("ls", {}))
-        assert (await one.end(run)).outcome == "completed"
+        run = await one.call_tools(session, ("ls", {}))
+        assert (await one.run_end(run)).outcome == "completed"
         await until(log.exists)
         assert "over" not in log.read_text()
-        cancelled = await one.ask(session, bash("sleep 1000"))
+        cancelled = await one.call_tools(session, bash("sleep 1000"))
         await until(lambda: len(one.model.requests) == 3)
         await one.client.cancel_run(one.workspace, cancelled.run_id)
-        assert (await one.end(cancelled)).cancelled
+        assert (await one.run_end(cancelled)).cancelled
         await until(lambda: log.read_text().split() == ["completed", "cancelled"])
         gate.touch()
         await until(lambda: log.read_text().split() == ["completed", "cancelled", "over", "over"])
         home.hooks("UserPromptSubmit", QUIET + "echo 'not this' >&2; exit 2")
-        failed = await one.ask(session, ("ls", {}))
-        end = await one.end(failed)
+        failed = await one.call_tools(session, ("ls", {}))
+        end = await one.run_end(failed)
         assert (end.outcome, end.error) == ("failed", "not this")
         await until(lambda: log.read_text().split()[4:5] == ["failed"])
 
@@ -233,7 +234,7 @@ async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path
     home.hooks("RunEnd", f"echo $HOLDFAST_OUTCOME >> {log}")
     async with tool_client() as one:
         session = await one.session()
-        await one.ask(session, bash("touch up; sleep 1000"))
+        await one.call_tools(session, bash("touch up; sleep 1000"))
         await until((one.project / "up").exists)
         for number in range(80):
             await one.client.send_prompt(one.workspace, AgentMessage(session, "later", RunId(f"r{number}")))
@@ -246,7 +247,7 @@ async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp
     theirs = {"hooks": [{"type": "command", "command": f"cat > {tmp_path}/theirs"}]}
     written(home.path / ".claude/settings.json", json.dumps({"hooks": {"Stop": [theirs]}}))
     async with tool_client() as one:
-        await one.ask(await one.session(), bash("touch up; sleep 1000"))
+        await one.call_tools(await one.session(), bash("touch up; sleep 1000"))
         await until((one.project / "up").exists)
     told = json.loads((tmp_path / "told").read_text())
     assert (told["event"], told["hook_event_name"], told["outcome"]) == ("RunEnd", "RunEnd", "interrupted")
@@ -257,9 +258,9 @@ async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp
 async def test_what_still_runs_goes_with_the_workspace(home: Home) -> None:
     token = new_token()
     home.hooks("RunEnd", f"exec sleep {token}")
-    async with place() as where:
-        async with tool_client(where) as one:
-            await one.end(await one.ask(await one.session(), ("ls", {})))
+    async with server_directory() as directory:
+        async with tool_client(directory) as one:
+            await one.run_end(await one.call_tools(await one.session(), ("ls", {})))
             await until(lambda: survivors(token))
         assert not survivors(token)
 
@@ -270,7 +271,7 @@ async def test_hooks_before_a_prompt_tell_the_model(home: Home, tmp_path: Path) 
     async with tool_client() as one:
         session = await one.session()
         for text in ("hello", "again"):
-            await one.end(await prompt(one.client, one.workspace, session, text))
+            await one.run_end(await send_prompt(one.client, one.workspace, session, text))
         first, second = ([text_of(item) for item in request.messages] for request in one.model.requests)
         assert first == ["hello\n\ntoday is a holiday\nthe build is red"]
         assert second[-1] == "again\n\nthe build is red"
@@ -284,7 +285,7 @@ async def test_helpers_pass_hooks_too(home: Home) -> None:
     home.hooks("PreToolUse", QUIET + "echo 'not even you' >&2; exit 2", matcher="^view$")
     async with tool_client() as one:
         (one.project / "a.txt").write_text("x")
-        await one.do(("agent", {"prompt": json.dumps([["view", {"file_path": "a.txt"}]])}))
+        await one.call_tools_and_wait(("agent", {"prompt": json.dumps([["view", {"file_path": "a.txt"}]])}))
         results = [result for request in one.model.requests for m in request.messages for result in m.tool_results]
         assert "not even you" in [result.content for result in results]
 
@@ -293,11 +294,11 @@ async def test_a_hook_may_want_somebody_asked(home: Home) -> None:
     home.hooks("PreToolUse", says({"decision": "ask", "reason": "is this wise?"}), matcher="^ls$")
     async with tool_client(yolo=False) as one:
         session = await one.session()
-        run = await one.ask(session, ("ls", {}))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, ("ls", {}))
+        (ask,) = await one.pending_permissions()
         assert (ask.tool_name, ask.description) == ("ls", "is this wise?")
         assert await one.grant(ask, "deny", "no")
-        await one.end(run)
+        await one.run_end(run)
         (result,) = await one.results(session)
         assert result.content == "User denied permission: no"
 
@@ -307,7 +308,7 @@ async def test_hooks_run_at_the_same_time(home: Home, tmp_path: Path) -> None:
     meet = f"touch {tmp_path}/m-$0; until [ $(ls {tmp_path} | grep -c m-) = 8 ]; do sleep 0.01; done"
     home.hooks("PreToolUse", *(f"bash -c '{meet}' {number}" for number in range(8)))
     async with tool_client() as one:
-        (result,) = await one.do(("ls", {}))
+        (result,) = await one.call_tools_and_wait(("ls", {}))
         report = json.loads(result.metadata)["hook"]
         assert report["hook_count"] == 8
         assert not any("error" in item for item in report["hooks"])

@@ -14,7 +14,7 @@ from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, SkillsEvent
 from holdfast.domain.extensions import SkillState
 from holdfast.domain.messages import text_of
-from server.helpers import Place, exchange, inside, place, prompt, read_until
+from server.helpers import ServerDirectory, exchange, raw_request, read_until, send_prompt, server_directory
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ async def test_found_where_people_have_them(home: Home) -> None:
     skill(home.path / ".claude/skills", "pdf", "the user's")
     skill(home.path / ".claude/skills", "off", "not wanted")
     skill(home.path / "mine", "extra", "by a path")
-    async with place() as where:
-        project = Path(where.project())
+    async with server_directory() as directory:
+        project = Path(directory.project())
         skill(project / ".agents/skills", "pdf", "the project's")
         skill(project / ".cursor/skills", "bad", "", body="x")
-        async with tool_client(where) as one:
+        async with tool_client(directory) as one:
             listed = await one.client.list_skills(one.workspace)
             told = {item.name: (item.source, item.description) for item in listed}
             assert told.pop("holdfast-config")[0] == "system"
@@ -58,7 +58,7 @@ async def test_the_shapes_that_stock_clients_read(home: Home) -> None:
     file = skill(home.path / ".claude/skills", "pdf", "Works with PDF.")
     async with tool_client() as one:
         path = f"/v1/workspaces/{one.workspace}/skills"
-        listed = (await exchange(one.server.address, inside(path, "GET"))).json
+        listed = (await exchange(one.server.address, raw_request(path, "GET"))).json
         assert [item for item in listed if item["name"] == "pdf"] == [
             {
                 "id": str(file),
@@ -70,11 +70,11 @@ async def test_the_shapes_that_stock_clients_read(home: Home) -> None:
             }
         ]
         body = json.dumps({"skill_id": str(file)}).encode()
-        read = (await exchange(one.server.address, inside(f"{path}/read", "POST", body))).json
+        read = (await exchange(one.server.address, raw_request(f"{path}/read", "POST", body))).json
         assert base64.b64decode(read["content"]) == file.read_bytes()
         facts = {"name": "pdf", "description": "Works with PDF.", "source": "user", "builtin": False}
         assert read["result"] == facts
-        workspace = (await exchange(one.server.address, inside(f"/v1/workspaces/{one.workspace}", "GET"))).json
+        workspace = (await exchange(one.server.address, raw_request(f"/v1/workspaces/{one.workspace}", "GET"))).json
         assert workspace["skills"] == [{"name": "pdf", "path": str(file), "state": 0}]
 
 
@@ -87,7 +87,9 @@ async def test_models_are_told_and_read_them_without_asking(home: Home) -> None:
     async with tool_client(yolo=False) as one:
         session = await one.session()
         views = [("view", {"file_path": str(path)}) for path in (file, beside)]
-        first, second = sorted(await one.do(*views, session=session), key=lambda item: len(item.content), reverse=True)
+        first, second = sorted(
+            await one.call_tools_and_wait(*views, session=session), key=lambda item: len(item.content), reverse=True
+        )
         assert "line 499" in first.content
         shown = json.loads(first.metadata)
         assert (shown["resource_type"], shown["resource_name"]) == ("skill", "pdf")
@@ -97,21 +99,21 @@ async def test_models_are_told_and_read_them_without_asking(home: Home) -> None:
         system = one.model.requests[0].system
         assert f"<location>{file}</location>" in system
         assert str(hidden) not in system
-        run = await one.ask(session, ("view", {"file_path": str(home.path / "other")}))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, ("view", {"file_path": str(home.path / "other")}))
+        (ask,) = await one.pending_permissions()
         assert await one.grant(ask, "deny")
-        await one.end(run)
+        await one.run_end(run)
 
 
 async def test_a_change_is_told_and_counts_with_the_next_prompt(home: Home) -> None:
     async with tool_client() as one:
         session = await one.session()
-        await one.end(await prompt(one.client, one.workspace, session, "one"))
+        await one.run_end(await send_prompt(one.client, one.workspace, session, "one"))
         cursor = (await one.client.snapshot(one.workspace)).cursor
         async with one.client.events(one.workspace, since=cursor) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
             file = skill(one.project / ".holdfast/skills", "fresh", "New.")
-            await one.end(await prompt(one.client, one.workspace, session, "two"))
+            await one.run_end(await send_prompt(one.client, one.workspace, session, "two"))
             seen = await read_until(events, lambda item: isinstance(item.event, SkillsEvent))
             event = seen[-1].event
             assert isinstance(event, SkillsEvent)
@@ -130,7 +132,7 @@ async def test_a_skill_is_a_command(home: Home) -> None:
         assert (listed["pdf"].source, listed["pdf"].description) == ("skill", "Works with PDF.")
         assert "quiet" not in listed
         session = await one.session()
-        await one.end(await prompt(one.client, one.workspace, session, "/pdf merge a and b"))
+        await one.run_end(await send_prompt(one.client, one.workspace, session, "/pdf merge a and b"))
         read = text_of(one.model.requests[0].messages[-1])
         assert "Use pdftk." in read
         assert read.endswith("merge a and b")
@@ -142,18 +144,18 @@ async def test_what_is_wrong_is_in_the_doctors_list(home: Home) -> None:
     """Skills, hooks, commands, agents: each with file, line and reason."""
     written(home.path / ".claude/settings.json", "{", '"hooks": {"Nope": []}', "}")
     home.hooks("PreToolUse", "x", matcher="(")
-    async with place() as where:
-        project = Path(where.project())
+    async with server_directory() as directory:
+        project = Path(directory.project())
         written(project / ".claude/skills/x/SKILL.md", "---", "name: y", "description: z", "---")
         written(project / ".claude/commands/c.md", "---", "model: a", "model: b", "---", "x")
         written(project / ".claude/commands/d.md", "---", "model: a", "---", "x")
         written(project / ".claude/agents/a.md", "---", "name: a", "---", "x")
         written(project / "holdfast.toml", "[[hooks.PreToolUse]]", 'command = "x"', 'matcher = "["')
-        await _doctor(where, project)
+        await _doctor(directory, project)
 
 
-async def _doctor(where: Place, project: Path) -> None:
-    async with tool_client(where) as one:
+async def _doctor(directory: ServerDirectory, project: Path) -> None:
+    async with tool_client(directory) as one:
         health = await one.client.doctor(one.workspace, "skills,hooks,commands,agents")
         found = {(item.area, item.severity, item.file.rpartition("/")[2], item.line) for item in health.findings}
         assert found == {

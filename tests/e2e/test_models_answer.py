@@ -12,9 +12,9 @@ from holdfast.client.events import StreamEvent
 from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.runs import Attachment
 from holdfast.domain.usage import Usage
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
 from server.helpers import read_until
 
 PIXEL = base64.b64decode(
@@ -26,7 +26,7 @@ def is_change(item: StreamEvent) -> bool:
     return isinstance(item.event, ConfigChangedEvent)
 
 
-def answer(asked: Asked) -> Reply:
+def answer(asked: RecordedRequest) -> Reply:
     """Says which model it is, and what was asked last."""
     last: Any = asked.json["messages"]
     return Reply((Say((str(asked.json["model"]), ": ", text(last[-1])[-40:])),), Usage(10_000, 1_000))
@@ -41,8 +41,8 @@ async def stage() -> AsyncIterator[CliEnvironment]:
 async def test_1_what_the_settings_name_answers(stage: CliEnvironment) -> None:
     """One file, one command: the answer comes from that server, which was told everything it needs."""
     (stage.project / "AGENTS.md").write_text("Always be brief.\n")
-    assert await stage.say("run", "good morning") == "big: good morning"
-    assert await stage.say("run", "--continue", "and again") == "big: and again"
+    assert await stage.stdout_of("run", "good morning") == "big: good morning"
+    assert await stage.stdout_of("run", "--continue", "and again") == "big: and again"
     first, second = asks(stage.provider, "big")
     assert first.headers["authorization"] == "Bearer a-walking-key"
     messages: Any = first.json["messages"]
@@ -60,7 +60,7 @@ async def test_1_what_the_settings_name_answers(stage: CliEnvironment) -> None:
 
 async def test_2_usage_and_cost_land_in_the_session(stage: CliEnvironment) -> None:
     """What the provider counts is told, and costs what the settings say."""
-    place = await stage.opened()
+    place = await stage.open_workspace()
     ended: list[bool] = []
     titled: list[bool] = []
 
@@ -81,9 +81,9 @@ async def test_2_usage_and_cost_land_in_the_session(stage: CliEnvironment) -> No
 
 async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: CliEnvironment) -> None:
     """By a screen and by a command: from the next prompt on, and everybody who watches is told."""
-    place = await stage.opened()
+    place = await stage.open_workspace()
     assert (await place.asked("one"))[0].text == "big: one"
-    choice = ConfigModel("large", ModelChoice("other", "local", temperature=0.5), scope=1)
+    choice = ConfigModelRequest("large", SelectedModel("other", "local", temperature=0.5), scope=1)
     async with place.watching() as events:
         await place.client.config_model(place.id, choice)
         await read_until(events, is_change)
@@ -96,7 +96,7 @@ async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: CliEnvir
     await place.client.config_remove(place.id, "models.large", scope=1)
 
     async with place.watching() as events:
-        await stage.say("config", "set", "models.large.model", "other")
+        await stage.stdout_of("config", "set", "models.large.model", "other")
         assert (await place.client.agent_info(place.id)).model.id == "other"
         await read_until(events, is_change)
     assert (await place.asked("three"))[0].text == "other: three"
@@ -105,10 +105,10 @@ async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: CliEnvir
 
 
 async def test_4_a_run_may_name_its_models(stage: CliEnvironment) -> None:
-    assert await stage.say("run", "--model", "local/other", "--small-model", "local/big", "hi") == "other: hi"
-    config = json.loads(await stage.say("models", "--json"))
+    assert await stage.stdout_of("run", "--model", "local/other", "--small-model", "local/big", "hi") == "other: hi"
+    config = json.loads(await stage.stdout_of("models", "--json"))
     assert (config["large"]["model"], config["small"]["model"]) == ("other", "big")
-    assert await stage.say("run", "-m", "big", "hi") == "big: hi"
+    assert await stage.stdout_of("run", "-m", "big", "hi") == "big: hi"
     done = await stage.call("run", "-m", "local/bgi", "hi")
     assert done.code == 4
     assert "There is no model bgi" in done.err
@@ -116,7 +116,7 @@ async def test_4_a_run_may_name_its_models(stage: CliEnvironment) -> None:
     done = await stage.call("run", "-m", "othr", "hi")
     assert done.code == 4
     assert "local/other" in done.err
-    assert await stage.say("run", "hi") == "big: hi", "what cannot be used is not kept"
+    assert await stage.stdout_of("run", "hi") == "big: hi", "what cannot be used is not kept"
 
 
 async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
@@ -129,7 +129,7 @@ async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
         "frequency_penalty = 0.1\npresence_penalty = 0.2\nprovider_options = { seed = 7 }",
     )
     stage.environment["WHO"] = "me"
-    assert await stage.say("run", "hi") == "big: hi"
+    assert await stage.stdout_of("run", "hi") == "big: hi"
     (asked,) = asks(stage.provider, "big")
     body = asked.json
     assert body["reasoning_effort"] == "high"
@@ -149,7 +149,7 @@ async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
 async def test_6_images(stage: CliEnvironment, *, sees: bool) -> None:
     """A model that sees gets the image; one that does not is told its name."""
     stage.write(model=f"supports_attachments = {str(sees).lower()}")
-    place = await stage.opened()
+    place = await stage.open_workspace()
     end, _ = await place.asked("look", [Attachment(PIXEL, "dot.png", "dot.png", "image/png")])
     assert not end.error
     messages: Any = asks(stage.provider, "big")[0].json["messages"]
@@ -165,15 +165,15 @@ async def test_6_images(stage: CliEnvironment, *, sees: bool) -> None:
 async def test_7_tools_are_called_and_their_results_sent_back(stage: CliEnvironment) -> None:
     (stage.project / "a.txt").write_text("forty-two\n")
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         messages: Any = asked.json["messages"]
         if messages[-1]["role"] == "tool":
             return Reply((Say(("It says ", text(messages[-1])[-20:])),))
-        return Reply((Ask("c1", "view", ('{"file_path"', ':"a.txt"}')),))
+        return Reply((CallTool("c1", "view", ('{"file_path"', ':"a.txt"}')),))
 
     async with cli_environment(script) as other:
         (other.project / "a.txt").write_text("forty-two\n")
-        said = await other.say("run", "what is in a.txt?")
+        said = await other.stdout_of("run", "what is in a.txt?")
     assert said.startswith("It says")
     assert "forty-two" in said
 
@@ -186,6 +186,6 @@ async def test_8_the_crush_file_is_a_source_too(stage: CliEnvironment) -> None:
     place.write_text(
         json.dumps({"models": {"large": {"provider": "mine", "model": "x"}}, "providers": {"mine": provider}})
     )
-    assert await stage.say("run", "hi") == "x: hi"
-    shown = await stage.say("config", "show", "--origin")
+    assert await stage.stdout_of("run", "hi") == "x: hi"
+    shown = await stage.stdout_of("config", "show", "--origin")
     assert "crush.json" in shown

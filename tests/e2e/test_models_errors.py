@@ -14,7 +14,7 @@ from holdfast.domain.events import AgentEvent, MessageEvent
 from holdfast.domain.messages import text_of
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say
-from model_server.server import Asked
+from model_server.server import RecordedRequest
 from server.helpers import RawStream
 
 
@@ -47,7 +47,7 @@ async def test_1_what_cannot_be_used_is_refused_at_once(change: str, words: tupl
         done = await stage.call("run", "hi")
         assert (done.code, done.out) == (4, "")
         assert all(word in done.err for word in words), done.err
-        place = await stage.opened()
+        place = await stage.open_workspace()
         with pytest.raises(ServerProblem) as caught:
             await place.send("hi")
         assert caught.value.status == 400
@@ -82,7 +82,7 @@ async def test_3_nobody_there() -> None:
     """A wrong address on this machine: the run fails at once, and its error names the address."""
     async with cli_environment() as stage:
         stage.settings.write_text(stage.settings.read_text().replace(stage.provider.root, "http://127.0.0.1:9"))
-        place = await stage.opened()
+        place = await stage.open_workspace()
         end, seen = await place.asked("hi")
         assert (end.outcome, end.model_unreachable) == ("failed", True)
         assert "127.0.0.1:9" in end.error
@@ -95,11 +95,11 @@ async def test_4_a_busy_provider_is_asked_again_and_the_partial_answer_withdrawn
     busy = said(429, "slow down", headers=(("retry-after", "0"),))
     replies = [busy, cut, OK]
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         return replies.pop(0) if "tools" in asked.json and len(replies) > 1 else OK
 
     async with cli_environment(script) as stage:
-        place = await stage.opened()
+        place = await stage.open_workspace()
         whole = await place.whole_stream()
         end, seen = await place.asked("hi")
         assert (end.text, end.error) == ("All is well.", "")
@@ -119,7 +119,7 @@ async def test_4_a_streamed_answer_that_is_withdrawn_comes_anew() -> None:
     cut = Reply((Say(("Never ", "mind this")),), cut_after=2)
     replies = [cut, OK]
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         return replies.pop(0) if "tools" in asked.json and len(replies) > 1 else OK
 
     async with cli_environment(script) as stage:
@@ -146,7 +146,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
     """401: where the key comes from is looked at once more, in the middle of the run."""
     keys = {"old"}
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         is_known = asked.headers["authorization"].removeprefix("Bearer ") in keys
         return OK if is_known else said(401, "Incorrect API key provided")
 
@@ -158,15 +158,15 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
         written = stage.settings.read_text().replace('api_key = "a-walking-key"', line)
         stage.settings.write_text(written)
         if source == "login":
-            await stage.say("login", "local", stdin="old\n")
-        place = await stage.opened()
+            await stage.stdout_of("login", "local", stdin="old\n")
+        place = await stage.open_workspace()
         assert (await place.asked("one"))[0].text == "All is well."
         keys.clear()
         keys.add("new")
         if source == "command":
             key.write_text("new\n")
         elif source == "login":
-            await stage.say("login", "local", stdin="new\n")
+            await stage.stdout_of("login", "local", stdin="new\n")
         else:
             stage.settings.write_text(written.replace('"old"', '"new"'))
         end, seen = await place.asked("two")
@@ -176,7 +176,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
 
 async def test_6_a_key_that_stays_wrong_asks_for_a_new_one() -> None:
     async with cli_environment([said(401, "Incorrect API key provided: a-walking-key")]) as stage:
-        place = await stage.opened()
+        place = await stage.open_workspace()
         end, seen = await place.asked("hi")
         assert "holdfast login local" in end.error
         assert "a-walking-key" not in end.error
@@ -189,14 +189,14 @@ async def test_7_a_conversation_that_is_too_long_is_summarised_once() -> None:
     overflow = said(400, "This model's maximum context length is 8192 tokens", code="context_length_exceeded")
     fits = ["all"]
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         if "tools" not in asked.json:
             return Reply((Say(("Summary of it all.",)),))
         is_short = b"Summary of it all." in asked.body
         return OK if fits[0] == "all" or (fits[0] == "short" and is_short) else overflow
 
     async with cli_environment(script) as stage:
-        place = await stage.opened()
+        place = await stage.open_workspace()
         assert (await place.asked("one"))[0].text == "All is well."
         fits[0] = "short"
         end, _ = await place.asked("two")
@@ -213,13 +213,13 @@ async def test_8_a_cancel_closes_the_connection(moment: str, who: str) -> None:
     """The provider sees it: before it has said a word, and while it stands still. So does the end of the server."""
     gate = Gate()
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         if "tools" not in asked.json:
             return OK
         return Reply(before_head=gate) if moment == "before the head" else Reply((Say(("One ",)), gate, Say(("two",))))
 
     async with cli_environment(script) as stage:
-        place = await stage.opened()
+        place = await stage.open_workspace()
         run = await place.send("hi")
         async with asyncio.timeout(20):
             number = 0
@@ -235,7 +235,7 @@ async def test_8_a_cancel_closes_the_connection(moment: str, who: str) -> None:
 async def test_9_a_broken_file_changes_nothing_and_is_explained() -> None:
     """File, line, key and what was expected: over the wire, by the command, in the log."""
     async with cli_environment() as stage:
-        place = await stage.opened()
+        place = await stage.open_workspace()
         assert (await place.asked("one"))[0].text == "Hello."
         whole = stage.settings.read_text()
         stage.settings.write_text(whole.replace("context_window = 100000", 'context_window = "many"'))

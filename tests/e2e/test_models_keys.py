@@ -15,9 +15,9 @@ from e2e.cli_environment import CliEnvironment, Watched, asks, cli_environment, 
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.protocol.routes import PREFIX, ROUTES
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
-from server.helpers import RawStream, end_of, exchange, inside, read_until
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
+from server.helpers import RawStream, exchange, raw_request, read_until, run_ended
 
 CANARY = "canary-7f3a9c51d0"
 OK = Reply((Say(("All is well.",)),))
@@ -41,7 +41,7 @@ async def test_1_a_key_is_stored_and_forgotten() -> None:
         stage.settings.write_text(
             stage.settings.read_text().replace('api_key = "a-walking-key"', 'api_key = "$NOT_SET"')
         )
-        place = await stage.opened()
+        place = await stage.open_workspace()
         with pytest.raises(ServerProblem, match="NOT_SET"):
             await place.send("hi")
         done = await stage.call("login", "local", stdin=f"{CANARY}\n")
@@ -51,10 +51,10 @@ async def test_1_a_key_is_stored_and_forgotten() -> None:
         assert file.stat().st_mode & 0o777 == 0o600
         assert (await place.asked("hi"))[0].text == "All is well."
         assert used(stage) == [CANARY]
-        listed = await stage.say("login", "--list")
+        listed = await stage.stdout_of("login", "--list")
         assert "local" in listed
         assert CANARY not in listed
-        await stage.say("logout", "local")
+        await stage.stdout_of("logout", "local")
         with pytest.raises(ServerProblem, match="holdfast login local"):
             await place.send("hi")
 
@@ -62,7 +62,7 @@ async def test_1_a_key_is_stored_and_forgotten() -> None:
 async def test_2_a_screen_may_set_a_key() -> None:
     """It is stored for its owner alone, used with the next prompt, and never given out."""
     async with cli_environment([OK]) as stage:
-        place = await stage.opened()
+        place = await stage.open_workspace()
         body = {"scope": 0, "provider_id": "local", "kind": "string", "api_key": CANARY}
         await place.client.config_provider_key(place.id, body)
         await place.asked("hi")
@@ -78,17 +78,17 @@ async def test_7_a_variable_that_is_set_later_counts() -> None:
     """The workspace is open, without the key or with an old one; the next command brings the right one."""
     async with cli_environment([OK]) as stage:
         stage.settings.write_text(stage.settings.read_text().replace("a-walking-key", "$LATE_KEY"))
-        place = await stage.opened()
+        place = await stage.open_workspace()
         with pytest.raises(ServerProblem, match="LATE_KEY"):
             await place.send("hi")
         stage.environment["LATE_KEY"] = "late-key-1"
-        assert await stage.say("run", "hi") == "All is well."
+        assert await stage.stdout_of("run", "hi") == "All is well."
         stage.environment["LATE_KEY"] = "late-key-2"
-        assert await stage.say("run", "hi") == "All is well."
+        assert await stage.stdout_of("run", "hi") == "All is well."
         assert used(stage) == ["late-key-1", "late-key-2"]
 
 
-def token_script(asked: Asked) -> Reply:
+def token_script(asked: RecordedRequest) -> Reply:
     return OK if asked.headers["authorization"] == "Bearer fresh-token" else Reply(status=401, body=b"{}")
 
 
@@ -107,10 +107,10 @@ async def test_3_a_token_is_exchanged_when_it_is_refused() -> None:
     async with cli_environment(token_script) as stage:
         sign_in(stage)
         stage.provider.pages["/token"] = {"access_token": "fresh-token", "expires_in": 3600}
-        place = await stage.opened()
+        place = await stage.open_workspace()
         end, _ = await place.asked("hi")
         assert (end.text, end.error) == ("All is well.", "")
-        (form,) = (asked for asked in stage.provider.asked if asked.path == "/token")
+        (form,) = (asked for asked in stage.provider.requests if asked.path == "/token")
         assert b"grant_type=refresh_token" in form.body
         assert b"refresh_token=refresh-me" in form.body
         await place.asked("again")
@@ -122,7 +122,7 @@ async def test_4_a_sign_in_that_is_over_is_told() -> None:
     async with cli_environment(token_script) as stage:
         sign_in(stage)
         stage.provider.pages["/token"] = {"error": "invalid_grant"}
-        place = await stage.opened()
+        place = await stage.open_workspace()
         end, seen = await place.asked("hi")
         assert "holdfast login local" in end.error
         assert any(b"re_authenticate" in msgspec.json.encode(item.event) for item in seen)
@@ -130,7 +130,7 @@ async def test_4_a_sign_in_that_is_over_is_told() -> None:
 
 async def test_5_a_screen_may_refresh_a_token() -> None:
     async with cli_environment(token_script) as stage:
-        place = await stage.opened()
+        place = await stage.open_workspace()
         with pytest.raises(ServerProblem) as caught:
             await place.client.config_refresh_oauth(place.id, {"scope": 0, "provider_id": "local"})
         assert caught.value.status == 400
@@ -151,7 +151,7 @@ async def test_5_screens_are_told_where_a_key_comes_from() -> None:
         with stage.settings.open("a") as file:
             file.write('[providers.named]\nbase_url = "http://me:secret@127.0.0.1:9/v1"\napi_key = "${MY_KEY:-x}"\n')
             file.write('extra_headers = { X-Key = "secret" }\n[[providers.named.models]]\nid = "n"\n')
-        place = await stage.opened()
+        place = await stage.open_workspace()
         for config in (await place.client.get_config(place.id), (await place.client.get_workspace(place.id)).config):
             assert config is not None
             local, named = config["providers"]["local"], config["providers"]["named"]
@@ -161,7 +161,7 @@ async def test_5_screens_are_told_where_a_key_comes_from() -> None:
             assert named["models"][0]["supports_attachments"] is False, "described whole"
 
 
-def leaky(asked: Asked) -> Reply:
+def leaky(asked: RecordedRequest) -> Reply:
     """A provider that repeats the key, a model that looks for it."""
     messages: Any = asked.json["messages"]
     prompt = text(next(item for item in reversed(messages) if item["role"] == "user"))
@@ -169,7 +169,7 @@ def leaky(asked: Asked) -> Reply:
         body = {"error": {"message": f"Your key {CANARY}-1 is not known", "headers": asked.headers}}
         return Reply(status=403, body=msgspec.json.encode(body))
     if prompt.endswith("env") and messages[-1]["role"] == "user" and "tools" in asked.json:
-        return Reply((Ask("c1", "bash", ('{"command":"env; cat gate","description":"look"}',)),))
+        return Reply((CallTool("c1", "bash", ('{"command":"env; cat gate","description":"look"}',)),))
     return OK
 
 
@@ -189,7 +189,7 @@ async def test_6_canary() -> None:
             )
         said = [await stage.call("login", "stored", stdin=f"{CANARY}-8\n")]
         server = await stage.serve_again("--verbose")
-        place = await stage.opened({})
+        place = await stage.open_workspace({})
         whole = await place.whole_stream()
         key = {"scope": 0, "provider_id": "other", "kind": "string", "api_key": f"{CANARY}-9"}
         await place.client.config_provider_key(place.id, key)
@@ -203,7 +203,7 @@ async def test_6_canary() -> None:
         said += [await stage.call("sessions", "show", place.session)]
         assert CANARY not in "".join(done.out + done.err for done in said)
         for path in every_path(place.id, place.session):
-            answer = await exchange(place.client.address, inside(path))
+            answer = await exchange(place.client.address, raw_request(path))
             assert CANARY.encode() not in remove_env(answer.body), path
         assert whole_is_clean(whole)
         whole.close()
@@ -229,7 +229,7 @@ async def test_8_a_broken_file_keeps_its_secrets(broken: str) -> None:
     async with cli_environment() as stage:
         stage.settings.write_text(broken)
         (stage.root / "key").write_text(CANARY)
-        place = await stage.opened()
+        place = await stage.open_workspace()
         told = repr(await place.client.config_problems(place.id))
         for command in (("config", "check"), ("config", "show"), ("run", "--timeout", "5", "hi")):
             done = await stage.call(*command)
@@ -272,7 +272,7 @@ async def while_a_command_runs(stage: CliEnvironment, place: Watched, server: in
         held = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
         lists = process_lists()
         os.close(held)
-        seen += await read_until(events, end_of(run))
+        seen += await read_until(events, run_ended(run))
     assert "PATH=" in repr(seen)
     assert "serve" in lists[server]
     assert any("cat gate" in line for line in lists.values())

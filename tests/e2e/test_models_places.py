@@ -10,7 +10,7 @@ import pytest
 from e2e.cli_environment import CliEnvironment, asks, cli_environment
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say, Think
-from model_server.server import Asked, ModelServer, Wire
+from model_server.server import ModelServer, RecordedRequest, Wire
 
 ALONE = "[providers.lmstudio]\ndisable = true\n"
 """Whoever runs these tests may have one."""
@@ -26,7 +26,7 @@ async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
         listed = await stage.call("models")
         assert "no real model" in listed.out + listed.err
         assert "holdfast login" in listed.err
-        place = await stage.opened()
+        place = await stage.open_workspace()
         said = (await place.asked("hello"))[0].text
         assert "scripted model" in said
         assert "holdfast login" in said
@@ -36,7 +36,7 @@ async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
         config = await place.client.get_config(place.id)
         assert config["models"]["large"]["provider"] == "demo"
         assert config["providers"]["demo"]["type"] == "scripted"
-        assert stage.provider.asked == []
+        assert stage.provider.requests == []
 
 
 async def test_2_a_local_server_is_found_by_itself() -> None:
@@ -44,11 +44,11 @@ async def test_2_a_local_server_is_found_by_itself() -> None:
     async with cli_environment(models={"qwen3:8b": 40_960}) as stage:
         stage.settings.write_text(ALONE)
         stage.environment["OLLAMA_HOST"] = stage.provider.root.removeprefix("http://")
-        place = await stage.opened()
+        place = await stage.open_workspace()
         assert (await place.asked("hi"))[0].text == "Hello."
         info = await place.client.agent_info(place.id)
         assert (info.model_cfg.provider, info.model.id, info.model.context_window) == ("ollama", "qwen3:8b", 40_960)
-        told = json.loads(await stage.say("models", "--json"))
+        told = json.loads(await stage.stdout_of("models", "--json"))
         assert told["large"] == {"provider": "ollama", "model": "qwen3:8b"}
         stage.write()
         await place.asked("hi")
@@ -60,7 +60,7 @@ async def test_3_a_server_of_ones_own_is_asked_what_it_has() -> None:
         stage.settings.write_text(
             f'{ALONE}[providers.box]\nbase_url = "{stage.provider.base_url()}"\n[models.large]\nprovider = "box"\n'
         )
-        assert await stage.say("run", "hi") == "Hello."
+        assert await stage.stdout_of("run", "hi") == "Hello."
         assert asks(stage.provider)[-1].json["model"] == "found"
 
 
@@ -83,7 +83,7 @@ async def test_4_other_wires(wire: Wire, kind: str) -> None:
     """The same settings with another type: the answer, its reasoning, and a cancel that the provider sees."""
     gate = Gate()
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         if b"tools" not in asked.body:
             return Reply((Say(("A title",)),))
         if b"stand still" in asked.body:
@@ -92,10 +92,10 @@ async def test_4_other_wires(wire: Wire, kind: str) -> None:
 
     async with cli_environment(script) as stage:
         other_wire(stage, wire, kind)
-        place = await stage.opened()
+        place = await stage.open_workspace()
         end, _ = await place.asked("hi")
         assert (end.text, end.error) == ("Hello.", "")
-        (first,) = (asked for asked in stage.provider.asked if asked.wire == wire and b"tools" in asked.body)
+        (first,) = (asked for asked in stage.provider.requests if asked.wire == wire and b"tools" in asked.body)
         key = first.headers.get("authorization", "") + first.headers.get("x-api-key", "")
         assert "a-walking-key" in key + first.headers.get("x-goog-api-key", "")
         assert str(stage.project) in first.body.decode(), "the system prompt is there"
@@ -116,9 +116,9 @@ async def test_5_the_prompt_can_be_seen() -> None:
     """`holdfast prompt` shows what the model is told, word for word."""
     async with cli_environment() as stage:
         (stage.project / "AGENTS.md").write_text("Measure twice.\n")
-        shown = await stage.say("prompt")
+        shown = await stage.stdout_of("prompt")
         assert "Measure twice." in shown
-        await stage.say("run", "hi")
+        await stage.stdout_of("run", "hi")
         messages: Any = asks(stage.provider)[0].json["messages"]
         assert messages[0]["content"].strip() == shown.strip()
 
@@ -128,8 +128,8 @@ async def test_6_workspaces_have_models_of_their_own() -> None:
     async with cli_environment() as stage:
         other = stage.root / "w2"
         other.mkdir()
-        assert await stage.say("run", "-m", "local/other", "hi") == "Hello."
-        assert await stage.say("run", "--cwd", str(other), "hi") == "Hello."
+        assert await stage.stdout_of("run", "-m", "local/other", "hi") == "Hello."
+        assert await stage.stdout_of("run", "--cwd", str(other), "hi") == "Hello."
         assert [asked.json["model"] for asked in asks(stage.provider)] == ["other", "big"]
 
 
@@ -137,7 +137,7 @@ async def test_7_nobody_is_asked_before_a_prompt() -> None:
     """Opening a workspace whose provider is set up and described asks nobody."""
     async with cli_environment() as stage, ModelServer([Reply((Say(("No.",)),))]) as other:
         stage.environment["GROQ_API_KEY"] = "k"
-        place = await stage.opened()
+        place = await stage.open_workspace()
         await place.client.get_config(place.id)
-        assert [asked for asked in stage.provider.asked if asked.wire is not None] == []
-        assert other.asked == []
+        assert [asked for asked in stage.provider.requests if asked.wire is not None] == []
+        assert other.requests == []

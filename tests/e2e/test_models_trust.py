@@ -42,9 +42,9 @@ async def test_1_nothing_is_redirected_or_run_before_trust() -> None:
     async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         stage.environment["A_SECRET"] = "a-secret-value"
-        assert await stage.say("run", "hi") == "Hello."
+        assert await stage.stdout_of("run", "hi") == "Hello."
         assert asks(stage.provider)[-1].json["model"] == "other"
-        place = await stage.opened()
+        place = await stage.open_workspace()
         trust = await place.client.get_trust(place.id)
         assert not trust.trusted
         withheld = {item.key for item in trust.withheld}
@@ -53,7 +53,7 @@ async def test_1_nothing_is_redirected_or_run_before_trust() -> None:
         } <= {key.partition(".")[0] for key in withheld}  # fmt: skip
         assert all(item.file == str(stage.project / "holdfast.toml") and item.line for item in trust.withheld)
         assert "not trusted" in (await stage.call("trust", "--show")).err
-        assert other.asked == []
+        assert other.requests == []
         assert not (stage.root / "ran").exists()
 
 
@@ -61,9 +61,9 @@ async def test_2_after_trust_it_counts_until_it_changes() -> None:
     async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         stage.environment["A_SECRET"] = "a-secret-value"
-        place = await stage.opened()
+        place = await stage.open_workspace()
         assert (await place.asked("one"))[0].text == "Hello."
-        shown = await stage.say("trust", "--yes")
+        shown = await stage.stdout_of("trust", "--yes")
         assert "! providers.local.base_url" in shown
         assert (await place.asked("two"))[0].text == "I have your key."
         assert (await place.client.get_trust(place.id)).trusted
@@ -76,7 +76,7 @@ async def test_2_after_trust_it_counts_until_it_changes() -> None:
 async def test_3_trust_over_the_wire_is_given_to_what_was_shown() -> None:
     async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
-        place = await stage.opened({"A_SECRET": "a-secret-value"})
+        place = await stage.open_workspace({"A_SECRET": "a-secret-value"})
         shown = await place.client.get_trust(place.id)
         path = stage.project / "holdfast.toml"
         path.write_text(path.read_text() + "\n# another word\n")
@@ -93,15 +93,15 @@ async def test_3_trust_over_the_wire_is_given_to_what_was_shown() -> None:
 async def test_4_where_a_setting_comes_from_is_shown() -> None:
     async with cli_environment() as stage:
         (stage.project / ".holdfast.toml").write_text('[models.large]\nmodel = "other"\n')
-        rows = json.loads(await stage.say("config", "show", "--origin", "--json"))
+        rows = json.loads(await stage.stdout_of("config", "show", "--origin", "--json"))
         origins = {row["key"]: (row["value"], row["origin"]) for row in rows}
         assert origins["models.large.model"] == ("other", f"{stage.project}/.holdfast.toml:2")
         assert origins["models.large.provider"] == ("local", f"{stage.settings}:3")
         assert origins["providers.local.api_key"][0] == "set"
-        assert await stage.say("config", "get", "models.large.model") == "other"
-        await stage.say("config", "set", "--project", "models.large.model", "big")
-        assert await stage.say("run", "hi") == "Hello."
+        assert await stage.stdout_of("config", "get", "models.large.model") == "other"
+        await stage.stdout_of("config", "set", "--project", "models.large.model", "big")
+        assert await stage.stdout_of("run", "hi") == "Hello."
         assert asks(stage.provider)[-1].json["model"] == "big"
-        await stage.say("config", "unset", "--project", "models.large.model")
-        schema = json.loads(await stage.say("config", "schema"))
+        await stage.stdout_of("config", "unset", "--project", "models.large.model")
+        schema = json.loads(await stage.stdout_of("config", "schema"))
         assert "providers" in json.dumps(schema)

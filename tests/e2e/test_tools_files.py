@@ -12,8 +12,8 @@ from cli.isolated_home import IsolatedHome, isolated_home
 from e2e.tool_client import ToolClient, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import FileEvent
-from holdfast.domain.files import UndoAsk
-from server.helpers import place
+from holdfast.domain.files import UndoRequest
+from server.helpers import server_directory
 
 
 def view(path: str) -> tuple[str, dict[str, object]]:
@@ -29,25 +29,25 @@ def edit(path: str, old: str, new: str) -> tuple[str, dict[str, object]]:
 
 
 async def test_read_before_write_goes_by_content_also_after_a_restart() -> None:
-    async with place() as where:
-        async with tool_client(where) as one:
+    async with server_directory() as directory:
+        async with tool_client(directory) as one:
             file = one.project / "a.txt"
             file.write_text("one\n")
             session = await one.session()
-            (unread,) = await one.do(edit("a.txt", "one", "two"), session=session)
+            (unread,) = await one.call_tools_and_wait(edit("a.txt", "one", "two"), session=session)
             assert unread.is_error
-            await one.do(view("a.txt"), session=session)
+            await one.call_tools_and_wait(view("a.txt"), session=session)
         was = file.stat()
-        async with tool_client(where) as again:
+        async with tool_client(directory) as again:
             file.write_text("eno\n")
             os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
-            (changed,) = await again.do(write("a.txt", "two\n"), session=session)
+            (changed,) = await again.call_tools_and_wait(write("a.txt", "two\n"), session=session)
             assert changed.is_error
             file.write_text("one\n")
-            (same,) = await again.do(edit("a.txt", "one", "two"), session=session)
+            (same,) = await again.call_tools_and_wait(edit("a.txt", "one", "two"), session=session)
             assert not same.is_error
             assert file.read_text() == "two\n"
-            (other,) = await again.do(edit("a.txt", "two", "three"))
+            (other,) = await again.call_tools_and_wait(edit("a.txt", "two", "three"))
             assert other.is_error
 
 
@@ -56,13 +56,13 @@ async def test_line_ends_mode_and_diff() -> None:
         file = one.project / "a.sh"
         file.write_bytes(b"one\r\ntwo\r\n")
         file.chmod(0o750)
-        _, result = await one.do(view("a.sh"), edit("a.sh", "one\ntwo", "one\nzwei"))
+        _, result = await one.call_tools_and_wait(view("a.sh"), edit("a.sh", "one\ntwo", "one\nzwei"))
         assert file.read_bytes() == b"one\r\nzwei\r\n"
         assert stat.S_IMODE(file.stat().st_mode) == 0o750
         metadata = json.loads(result.metadata)
         assert (metadata["additions"], metadata["removals"]) == (1, 1)
         assert {"old_content", "new_content"} <= metadata.keys()
-        (new,) = await one.do(write("deep/er/new.txt", "x\n"))
+        (new,) = await one.call_tools_and_wait(write("deep/er/new.txt", "x\n"))
         assert json.loads(new.metadata).keys() >= {"diff", "additions", "removals"}
 
 
@@ -71,7 +71,7 @@ async def test_outside_of_the_workspace_somebody_is_asked(how: str) -> None:
     """Where a link leads is what is asked about, and what is shown."""
     async with tool_client(yolo=False) as one:
         await one.client.config_set(one.workspace, "permissions.allow", ["write(**)", "view(**)"], scope=1)
-        outside = one.server.place.root / "outside"
+        outside = one.server.directory.root / "outside"
         outside.mkdir()
         (outside / "a.txt").write_text("secret\n")
         (one.project / "link.txt").symlink_to(outside / "a.txt")
@@ -83,11 +83,11 @@ async def test_outside_of_the_workspace_somebody_is_asked(how: str) -> None:
             "link of a directory": "place/a.txt",
         }[how]
         session = await one.session()
-        run = await one.ask(session, view(path))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, view(path))
+        (ask,) = await one.pending_permissions()
         assert str(outside / "a.txt") in (ask.path, ask.params["file_path"], ask.description)
         assert await one.grant(ask, "deny")
-        await one.end(run)
+        await one.run_end(run)
         assert "secret" not in str(await one.results(session))
 
 
@@ -96,8 +96,8 @@ async def test_versions_are_kept_and_told_as_stock_clients_expect() -> None:
         (one.project / "a.txt").write_text("one\n")
         session = await one.session()
         calls = (view("a.txt"), edit("a.txt", "one", "two"), edit("a.txt", "two", "three"), write("b.txt", "b"))
-        run = await one.ask(session, *calls)
-        items = await one.items(run)
+        run = await one.call_tools(session, *calls)
+        items = await one.events_until_end(run)
         told = [item.event.change.object for item in items if isinstance(item.event, FileEvent)]
         listed = await one.client.list_history(one.workspace, session)
         a = [(version.version, version.content) for version in listed if version.path.endswith("a.txt")]
@@ -113,9 +113,9 @@ async def _changed(one: ToolClient) -> tuple[str, str]:
     """Two runs: the second changes a file and makes one."""
     session = await one.session()
     (one.project / "a.txt").write_text("one\n")
-    await one.end(await one.ask(session, view("a.txt"), edit("a.txt", "one", "two")))
-    second = await one.ask(session, edit("a.txt", "two", "three"), write("new.txt", "new\n"))
-    await one.end(second)
+    await one.run_end(await one.call_tools(session, view("a.txt"), edit("a.txt", "one", "two")))
+    second = await one.call_tools(session, edit("a.txt", "two", "three"), write("new.txt", "new\n"))
+    await one.run_end(second)
     return session, second.run_id
 
 
@@ -123,7 +123,7 @@ async def test_undo_of_a_run_and_of_a_file_over_the_wire() -> None:
     async with tool_client() as one:
         _, run = await _changed(one)
         file, new = one.project / "a.txt", one.project / "new.txt"
-        plan = await one.client.undo_changes(one.workspace, UndoAsk(dry_run=True))
+        plan = await one.client.undo_changes(one.workspace, UndoRequest(dry_run=True))
         assert not plan.is_done
         assert {Path(item.path).name: item.outcome for item in plan.files} == {
             "a.txt": "restored",
@@ -132,18 +132,18 @@ async def test_undo_of_a_run_and_of_a_file_over_the_wire() -> None:
         assert (file.read_text(), new.exists()) == ("three\n", True)
 
         file.write_text("by hand\n")
-        refused = await one.client.undo_changes(one.workspace, UndoAsk(run_id=run))  # type: ignore[arg-type]
+        refused = await one.client.undo_changes(one.workspace, UndoRequest(run_id=run))  # type: ignore[arg-type]
         assert not refused.is_done
         assert (file.read_text(), new.exists()) == ("by hand\n", True)
 
         file.write_text("three\n")
-        done = await one.client.undo_changes(one.workspace, UndoAsk(run_id=run))  # type: ignore[arg-type]
+        done = await one.client.undo_changes(one.workspace, UndoRequest(run_id=run))  # type: ignore[arg-type]
         assert done.is_done
         assert (file.read_text(), new.exists()) == ("two\n", False)
-        assert (await one.client.undo_changes(one.workspace, UndoAsk(path="a.txt"))).is_done
+        assert (await one.client.undo_changes(one.workspace, UndoRequest(path="a.txt"))).is_done
         assert file.read_text() == "one\n"
         with pytest.raises(ServerProblem) as caught:
-            await one.client.undo_changes(one.workspace, UndoAsk(path="never.txt"))
+            await one.client.undo_changes(one.workspace, UndoRequest(path="never.txt"))
         assert caught.value.status == 400
 
 
@@ -156,14 +156,14 @@ def home() -> Iterator[IsolatedHome]:
 def test_the_undo_command(home: IsolatedHome) -> None:
     """`holdfast undo` takes back a file or a run, says what it would do, and refuses with a sentence."""
     file = home.work / "a.txt"
-    home.say("run", "--yolo", 'tool=write {"file_path": "a.txt", "content": "one\\n"}')
-    home.say("run", "--yolo", "--continue", 'tool=write {"file_path": "a.txt", "content": "two\\n"}')
-    plan = home.say("undo", "--dry-run", "a.txt")
+    home.stdout_of("run", "--yolo", 'tool=write {"file_path": "a.txt", "content": "one\\n"}')
+    home.stdout_of("run", "--yolo", "--continue", 'tool=write {"file_path": "a.txt", "content": "two\\n"}')
+    plan = home.stdout_of("undo", "--dry-run", "a.txt")
     assert file.read_text() == "two\n"
     assert "-two" in plan
-    home.say("undo", "a.txt")
+    home.stdout_of("undo", "a.txt")
     assert file.read_text() == "one\n"
-    home.say(
+    home.stdout_of(
         "run",
         "--yolo",
         "--continue",
@@ -177,7 +177,7 @@ def test_the_undo_command(home: IsolatedHome) -> None:
     assert refused.returncode == 1
     assert file.read_text() == "by hand\n"
     assert "a.txt" in refused.stdout + refused.stderr
-    home.say("undo", "--run", "r3", "--force")
+    home.stdout_of("undo", "--run", "r3", "--force")
     assert file.read_text() == "one\n"
     unknown = home.call("undo", "never.txt")
     assert unknown.returncode != 0

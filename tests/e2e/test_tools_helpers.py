@@ -13,7 +13,7 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.usage import Price, Usage
 from holdfast.providers.scripted_model import ScriptedModel
 from holdfast.testing.conversation_validity import problems_of_session
-from server.helpers import prompt
+from server.helpers import send_prompt
 from workspace.web_server import web_server
 
 
@@ -26,8 +26,8 @@ async def test_a_helper_works_in_a_session_below_its_call() -> None:
     async with tool_client() as one:
         (one.project / "a.txt").write_text("inside\n")
         session = await one.session()
-        run = await one.ask(session, agent(("view", {"file_path": "a.txt"}), bash("touch never")))
-        items = await one.items(run)
+        run = await one.call_tools(session, agent(("view", {"file_path": "a.txt"}), bash("touch never")))
+        items = await one.events_until_end(run)
         messages = await one.client.list_messages(one.workspace, session)
         (call,) = [call for message in messages for call in message.tool_calls]
         (asked,) = [message for message in messages if message.tool_calls]
@@ -49,20 +49,20 @@ async def test_a_helper_works_in_a_session_below_its_call() -> None:
         ends = [item.event.change.object.session_id for item in items if isinstance(item.event, RunCompleteEvent)]
         assert ends == [nested, session]
         with pytest.raises(ServerProblem) as caught:
-            await prompt(one.client, one.workspace, child.id, "hello")
+            await send_prompt(one.client, one.workspace, child.id, "hello")
         assert caught.value.status == 409
 
 
 async def test_a_helper_is_cancelled_with_its_run_and_asks_nobody_any_more() -> None:
     async with tool_client(yolo=False) as one:
-        outside = one.server.place.root / "outside.txt"
+        outside = one.server.directory.root / "outside.txt"
         outside.write_text("x")
         session = await one.session()
-        run = await one.ask(session, agent(("view", {"file_path": str(outside)})), agent(("ls", {"path": "/"})))
-        asks = await one.permissions(2)
+        run = await one.call_tools(session, agent(("view", {"file_path": str(outside)})), agent(("ls", {"path": "/"})))
+        asks = await one.pending_permissions(2)
         assert all(ask.session_id != session for ask in asks)
         await one.client.cancel_run(one.workspace, run.run_id)
-        items = await one.items(run)
+        items = await one.events_until_end(run)
         assert await one.client.pending_permissions(one.workspace) == ()
         ends = [item.event.change.object for item in items if isinstance(item.event, RunCompleteEvent)]
         assert [end.cancelled for end in ends] == [True, True, True]
@@ -76,7 +76,7 @@ async def test_what_a_helper_costs_is_added() -> None:
     model = ScriptedModel(lambda request: msgspec.structs.replace(script(request), usage=Usage(1_000, 0)), info=info)
     async with tool_client(model=model) as one:
         session = await one.session()
-        await one.do(agent(), session=session)
+        await one.call_tools_and_wait(agent(), session=session)
         assert len(model.requests) == 3
         assert (await one.client.get_session(one.workspace, session)).cost == pytest.approx(3.0)
 
@@ -89,12 +89,12 @@ async def test_a_helper_reads_the_web_and_never_this_machine() -> None:
         async with tool_client(yolo=False, env=(f"http_proxy={web.url}",)) as one:
             session = await one.session()
             calls = [["web_fetch", {"url": url}] for url in ("http://pages.example/page", f"{web.url}/page")]
-            run = await one.ask(session, ("agentic_fetch", {"prompt": json.dumps(calls)}))
-            (ask,) = await one.permissions()
+            run = await one.call_tools(session, ("agentic_fetch", {"prompt": json.dumps(calls)}))
+            (ask,) = await one.pending_permissions()
             assert (ask.tool_name, ask.action) == ("agentic_fetch", "fetch")
             assert web.visits == []
             assert await one.grant(ask)
-            await one.end(run)
+            await one.run_end(run)
             answers = [
                 message for request in one.model.requests for message in request.messages if message.role == "tool"
             ]

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from e2e.tool_client import ToolClient, bash, tool_client, until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import WorkspaceId
+from holdfast.testing.gates import until
 from server.helpers import Server
 from trials.hostile_commands import SHAPES, new_token, survivors
 
@@ -31,7 +32,7 @@ async def gone(client: Client, workspace: WorkspaceId) -> None:
 
 async def job_of(one: ToolClient, line: str, **more: object) -> str:
     """A run that leaves this job behind, and is completed."""
-    (result,) = await one.do(bash(line, run_in_background=True, **more))
+    (result,) = await one.call_tools_and_wait(bash(line, run_in_background=True, **more))
     metadata = json.loads(result.metadata)
     assert metadata["background"]
     assert metadata["shell_id"] in result.content
@@ -62,25 +63,25 @@ async def test_the_model_reads_and_kills_its_jobs() -> None:
     async with tool_client() as one:
         session = await one.session()
         line = f"echo begun; {_GATE}; echo over; exit 3"
-        (started,) = await one.do(bash(line, run_in_background=True), session=session)
+        (started,) = await one.call_tools_and_wait(bash(line, run_in_background=True), session=session)
         job = json.loads(started.metadata)["shell_id"]
-        (running,) = await one.do(("job_output", {"shell_id": job}), session=session)
+        (running,) = await one.call_tools_and_wait(("job_output", {"shell_id": job}), session=session)
         assert running.content == "Status: running\n\nbegun"
         assert json.loads(running.metadata)["done"] is False
         (one.project / "go").touch()
-        (over,) = await one.do(("job_output", {"shell_id": job, "wait": True}), session=session)
+        (over,) = await one.call_tools_and_wait(("job_output", {"shell_id": job, "wait": True}), session=session)
         assert over.content == "Status: completed\n\nbegun\nover\nExit code 3"
         assert json.loads(over.metadata).keys() == {"shell_id", "command", "description", "done", "working_directory"}
-        (foreign,) = await one.do(("job_output", {"shell_id": job}))
+        (foreign,) = await one.call_tools_and_wait(("job_output", {"shell_id": job}))
         assert foreign.is_error
-        (killed,) = await one.do(("job_kill", {"shell_id": job}), session=session)
+        (killed,) = await one.call_tools_and_wait(("job_kill", {"shell_id": job}), session=session)
         assert not killed.is_error
         assert await one.client.list_jobs(one.workspace) == ()
 
 
 async def test_a_command_that_takes_long_goes_on_in_the_background() -> None:
     async with tool_client() as one:
-        (result,) = await one.do(bash(f"echo begun; {_GATE}; touch over", auto_background_after=1))
+        (result,) = await one.call_tools_and_wait(bash(f"echo begun; {_GATE}; touch over", auto_background_after=1))
         assert json.loads(result.metadata)["background"]
         assert "begun" in result.content
         (one.project / "go").touch()
@@ -92,11 +93,11 @@ async def test_r4_jobs_of_a_cancelled_run_are_gone_when_its_end_is_told() -> Non
     async with tool_client() as one:
         session = await one.session()
         shape = SHAPES["respawner"].format(token=token)
-        run = await one.ask(session, bash(shape, run_in_background=True), bash("echo waits; sleep 99"))
-        await one.says(session, "waits")
+        run = await one.call_tools(session, bash(shape, run_in_background=True), bash("echo waits; sleep 99"))
+        await one.wait_for_output(session, "waits")
         assert survivors(token)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
         assert not survivors(token)
         assert [job.state for job in await one.client.list_jobs(one.workspace)] == ["killed"]
 
@@ -128,7 +129,7 @@ async def test_c49_jobs_die_with_their_workspace_and_no_other_is_disturbed() -> 
     mine, theirs = new_token(), new_token()
     async with tool_client() as one:
         await job_of(one, f"sleep {mine}")
-        client, other = await one.server.client(), one.server.place.project("other")
+        client, other = await one.server.client(), one.server.directory.project("other")
         second = ToolClient(one.server, client, (await client.create_workspace(other, yolo=True)).id, one.model)
         await job_of(second, f"sleep {theirs}")
         await _close(one.server, one.workspace)
@@ -146,7 +147,7 @@ async def test_a_deleted_session_takes_its_jobs_along() -> None:
     token = new_token()
     async with tool_client() as one:
         session = await one.session()
-        await one.do(bash(f"sleep {token}", run_in_background=True), session=session)
+        await one.call_tools_and_wait(bash(f"sleep {token}", run_in_background=True), session=session)
         assert survivors(token)
         await one.client.delete_session(one.workspace, session)
         assert not survivors(token)
@@ -160,13 +161,15 @@ async def test_c57_jobs_that_are_over_use_up_no_limit() -> None:
         gate = one.project / "gate"
         os.mkfifo(gate)
         for _ in range(2):
-            await asyncio.gather(*(one.do(bash("read line <gate", run_in_background=True)) for _ in range(26)))
+            await asyncio.gather(
+                *(one.call_tools_and_wait(bash("read line <gate", run_in_background=True)) for _ in range(26))
+            )
             async with asyncio.timeout(20):
                 while jobs.is_busy:
                     with contextlib.suppress(OSError):
                         os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
                     await asyncio.sleep(0)
-        (result,) = await one.do(bash("echo still here"))
+        (result,) = await one.call_tools_and_wait(bash("echo still here"))
         assert result.content.startswith("still here")
         assert {job.state for job in await one.client.list_jobs(one.workspace)} == {"completed"}
 
@@ -177,12 +180,12 @@ async def test_c56_a_stubborn_command_holds_up_the_closing_for_its_grace_only() 
     async with tool_client() as one:
         await one.client.config_set(one.workspace, "options.job_linger", 0, scope=1)
         shape = SHAPES["trapped TERM"].format(token=token)
-        (result,) = await one.do(bash(shape, run_in_background=True))
+        (result,) = await one.call_tools_and_wait(bash(shape, run_in_background=True))
         assert json.loads(result.metadata)["background"]
         assert survivors(token)
         await one.client.leave_workspace(one.workspace)
         await gone(one.client, one.workspace)
         assert (await one.client.create_workspace(str(one.project), yolo=True)).id == one.workspace
         assert not survivors(token)
-        (again,) = await one.do(bash("echo again"))
+        (again,) = await one.call_tools_and_wait(bash("echo again"))
         assert again.content.startswith("again")

@@ -12,7 +12,7 @@ from holdfast.client.client import new_client_id
 from holdfast.client.errors import ServerProblem
 from holdfast.client.sync_client import SyncClient
 from holdfast.protocol.bodies import AgentMessage
-from server.helpers import place
+from server.helpers import server_directory
 
 
 def tool(name: str, **arguments: object) -> str:
@@ -29,20 +29,20 @@ async def test_rules_allow_ask_and_deny() -> None:
         }
         for name, lines in rules.items():
             await one.client.config_set(one.workspace, f"permissions.{name}", lines, scope=1)
-        (allowed,) = await one.do(bash("touch allowed"))
+        (allowed,) = await one.call_tools_and_wait(bash("touch allowed"))
         assert not allowed.is_error
-        (denied,) = await one.do(bash("touch allowed2 && touch denied"))
+        (denied,) = await one.call_tools_and_wait(bash("touch allowed2 && touch denied"))
         assert denied.is_error
         assert "Not allowed" in denied.content
         inside = ("write", {"file_path": "src/a.txt", "content": "x"})
-        (written,) = await one.do(inside)
+        (written,) = await one.call_tools_and_wait(inside)
         assert not written.is_error
         session = await one.session()
-        run = await one.ask(session, bash("touch allowed; touch asked"))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, bash("touch allowed; touch asked"))
+        (ask,) = await one.pending_permissions()
         assert ask.params["command"] == "touch allowed; touch asked"
         assert await one.grant(ask, "deny", "not now")
-        await one.end(run)
+        await one.run_end(run)
         assert sorted(item.name for item in one.project.iterdir()) == ["allowed", "src"]
 
 
@@ -52,32 +52,32 @@ async def test_a_rule_that_cannot_be_read_is_refused_over_the_wire_and_asks_in_a
             await one.client.config_set(one.workspace, "permissions.deny", ["bash("], scope=1)
         (one.project / "holdfast.toml").write_text("permissions.deny = ['bash(']\n")
         session = await one.session()
-        run = await one.ask(session, bash("touch a"), interactive=True)
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, bash("touch a"), interactive=True)
+        (ask,) = await one.pending_permissions()
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
         assert "holdfast.toml:1" in ask.why
 
 
 async def test_allow_always_is_saved_shown_and_honoured_after_a_restart() -> None:
-    async with place() as where:
-        async with tool_client(where, yolo=False) as one:
+    async with server_directory() as directory:
+        async with tool_client(directory, yolo=False) as one:
             session = await one.session()
-            run = await one.ask(session, bash("touch a"))
-            (ask,) = await one.permissions()
+            run = await one.call_tools(session, bash("touch a"))
+            (ask,) = await one.pending_permissions()
             assert await one.grant(ask, "allow_always")
-            await one.end(run)
+            await one.run_end(run)
             config = await one.client.get_config(one.workspace)
             assert config["permissions"]["allow"] == list(ask.rules)
-            saved = json.loads((where.data / "workspaces" / one.workspace / "config.json").read_text())
+            saved = json.loads((directory.data / "workspaces" / one.workspace / "config.json").read_text())
             assert saved["permissions"]["allow"] == list(ask.rules)
-        async with tool_client(where, yolo=False) as again:
-            (result,) = await again.do(bash("touch a"))
+        async with tool_client(directory, yolo=False) as again:
+            (result,) = await again.call_tools_and_wait(bash("touch a"))
             assert not result.is_error
-            run = await again.ask(await again.session(), bash("touch b"))
-            await again.permissions()
+            run = await again.call_tools(await again.session(), bash("touch b"))
+            await again.pending_permissions()
             await again.client.cancel_run(again.workspace, run.run_id)
-            await again.end(run)
+            await again.run_end(run)
 
 
 @pytest.fixture(scope="module")
@@ -144,15 +144,15 @@ async def test_yolo_of_a_run_is_its_helpers_too_and_denies_what_is_denied() -> N
         helper = json.dumps([["ls", {"path": "/"}]])
         calls = [bash("touch a"), bash("touch denied"), ("agent", {"prompt": helper})]
         run = await one.client.send_prompt(one.workspace, AgentMessage(session, json.dumps(calls), yolo=True))
-        await one.end(run)
+        await one.run_end(run)
         assert [result.is_error for result in await one.results(session)] == [False, True, False]
         assert not (await one.client.get_skip(one.workspace)).skip
         assert (await one.client.get_run(one.workspace, run.run_id)).yolo
         assert [item.name for item in one.project.iterdir()] == ["a"]
-        other = await one.ask(session, bash("touch b"))
-        await one.permissions()
+        other = await one.call_tools(session, bash("touch b"))
+        await one.pending_permissions()
         await one.client.cancel_run(one.workspace, other.run_id)
-        await one.end(other)
+        await one.run_end(other)
 
 
 def test_a_run_names_what_is_wrong_with_the_settings_and_does_nothing_meanwhile(home: IsolatedHome) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import bash, tool_client, until
+from e2e.tool_client import bash, tool_client
 from holdfast.client.client import Client
 from holdfast.domain.events import MessageEvent, ToolOutputEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.conversation_validity import problems_of_session
-from server.helpers import Place, RawStream, end_of, place, process, read_until
+from holdfast.testing.gates import until
+from server.helpers import RawStream, ServerDirectory, read_until, run_ended, server_directory, server_process
 from trials.hostile_commands import SHAPES, new_token, survivors
 
 _LEFT = ("own session", "trapped TERM", "daemon that holds stdout", "respawner", "stopped child")
@@ -34,11 +35,11 @@ async def test_c53_a_cancel_leaves_no_process_when_its_end_is_told(shape: str) -
         # The command itself stays, whatever its children do.
         line = f"( {line_of(shape, token)} ) & exec sleep {token}"
         later = ("write", {"file_path": "later.txt", "content": "x"})
-        run = await one.ask(session, bash(line), later, bash("touch later"))
-        await one.says(session, "ready")
+        run = await one.call_tools(session, bash(line), later, bash("touch later"))
+        await one.wait_for_output(session, "ready")
         assert len(survivors(token)) >= 2
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
         assert not survivors(token)
         assert not list(one.project.iterdir())
         assert len(await one.results(session)) == 3
@@ -50,10 +51,10 @@ async def test_c54_no_write_takes_effect_after_a_cancel() -> None:
     """C-54, hazard 6: an edit that waits for its permission is not done when the run is cancelled meanwhile."""
     async with tool_client(yolo=False) as one:
         session = await one.session()
-        run = await one.ask(session, ("write", {"file_path": "a.txt", "content": "x"}))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, ("write", {"file_path": "a.txt", "content": "x"}))
+        (ask,) = await one.pending_permissions()
         await asyncio.gather(one.client.cancel_run(one.workspace, run.run_id), one.grant(ask))
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
         (result,) = await one.results(session)
         versions = await one.client.list_history(one.workspace, session)
         if (one.project / "a.txt").exists():
@@ -64,9 +65,9 @@ async def test_c54_no_write_takes_effect_after_a_cancel() -> None:
             assert result.is_error
 
 
-async def _busy(where: Place, *calls: tuple[str, object]) -> tuple[Client, WorkspaceId, SessionId]:
-    client = Client(where.address)
-    workspace = (await client.create_workspace(where.project(), yolo=True)).id
+async def _busy(directory: ServerDirectory, *calls: tuple[str, object]) -> tuple[Client, WorkspaceId, SessionId]:
+    client = Client(directory.address)
+    workspace = (await client.create_workspace(directory.project(), yolo=True)).id
     session = (await client.create_session(workspace, "s")).id
     tricks = " ".join(f"tool={name} {json.dumps(arguments)}" for name, arguments in calls)
     await client.send_prompt(workspace, AgentMessage(session, tricks, RunId("r1")))
@@ -77,16 +78,16 @@ async def _busy(where: Place, *calls: tuple[str, object]) -> tuple[Client, Works
 async def test_c55_the_server_goes_and_every_process_with_it(number: signal.Signals) -> None:
     """R4, R7, R9, C-55: the command, a job of it and all they started; the next server ends the run, unrepeated."""
     token = new_token()
-    async with place() as where:
-        project = Path(where.project())
+    async with server_directory() as directory:
+        project = Path(directory.project())
         job = bash(f"setsid sleep {token} & setsid sleep {token} & sleep {token}", run_in_background=True)
         command = bash(f"echo x >>begun; setsid sleep {token} & trap '' TERM; touch ready; sleep {token}")
-        async with process(where) as first:
-            client, workspace, session = await _busy(where, job, command)
+        async with server_process(directory) as first:
+            client, workspace, session = await _busy(directory, job, command)
             await until((project / "ready").exists)
             assert len(survivors(token)) >= 4
             path = f"/v1/workspaces/{workspace}/events?client_id={client.client_id}&since=0"
-            stream = await RawStream.open(where.address, path)
+            stream = await RawStream.open(directory.address, path)
             os.kill(first.process.pid, number)
             assert await first.wait() == (0 if number == signal.SIGTERM else -signal.SIGKILL)
             if number == signal.SIGTERM:
@@ -95,7 +96,7 @@ async def test_c55_the_server_goes_and_every_process_with_it(number: signal.Sign
             stream.close()
             await until(lambda: not survivors(token))
             await client.close()
-        async with process(where), Client(where.address) as again:
+        async with server_process(directory), Client(directory.address) as again:
             workspace = (await again.create_workspace(str(project))).id
             run = await again.get_run(workspace, RunId("r1"))
             assert (run.state, run.outcome) == ("ended", "interrupted")
@@ -114,11 +115,11 @@ async def test_what_a_command_says_is_seen_while_it_runs() -> None:
         path = f"/v1/workspaces/{one.workspace}/events?client_id={one.client.client_id}"
         crush = await RawStream.open(one.server.address, path)
         gate = "until [ -e go ]; do sleep 0.01; done"
-        run = await one.ask(session, bash(f"echo first; {gate}; echo second"))
+        run = await one.call_tools(session, bash(f"echo first; {gate}; echo second"))
         async with one.client.events(one.workspace, since=0) as events:
             before = await read_until(events, lambda item: isinstance(item.event, ToolOutputEvent))
             (one.project / "go").touch()
-            after = await read_until(events, end_of(run.run_id))
+            after = await read_until(events, run_ended(run.run_id))
         said = [item.event.payload for item in before + after if isinstance(item.event, ToolOutputEvent)]
         assert "".join(output.text for output in said) == "first\nsecond\n"
         assert [output.offset for output in said] == [0, *(len(said[0].text) for _ in said[1:])]
@@ -136,8 +137,8 @@ async def test_long_output_is_bounded_and_the_model_can_view_the_rest() -> None:
     async with tool_client(yolo=False) as one:
         await one.client.config_set(one.workspace, "permissions.allow", ["bash(seq *)"], scope=1)
         session = await one.session()
-        run = await one.ask(session, bash("seq 1 400000"))
-        items = await one.items(run)
+        run = await one.call_tools(session, bash("seq 1 400000"))
+        items = await one.events_until_end(run)
         live = sum(len(item.event.payload.text) for item in items if isinstance(item.event, ToolOutputEvent))
         (result,) = await one.results(session)
         assert len(result.content) < 32_000
@@ -145,7 +146,9 @@ async def test_long_output_is_bounded_and_the_model_can_view_the_rest() -> None:
         assert "\n400000\n" in result.content
         assert "lines truncated" in result.content
         spill = next(word.strip(".,:;[]") for word in result.content.split() if "/output/" in word)
-        (seen,) = await one.do(("view", {"file_path": spill, "offset": 199_999, "limit": 1}), session=session)
+        (seen,) = await one.call_tools_and_wait(
+            ("view", {"file_path": spill, "offset": 199_999, "limit": 1}), session=session
+        )
         assert "200000|200000" in seen.content.replace(" ", "")
         assert live <= 1_048_576 + 100
         stored = [item for item in items if isinstance(item.event, MessageEvent)]

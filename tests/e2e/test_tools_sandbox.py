@@ -8,8 +8,8 @@ import pytest
 from e2e.cli_environment import cli_environment
 from e2e.tool_client import bash, tool_client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import locate
-from holdfast.runtime import services
+from holdfast.client.server_launcher import locate
+from holdfast.runtime import workspace_services
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible
 
 
@@ -19,7 +19,7 @@ async def test_in_a_sandbox_only_the_workspace_can_be_written() -> None:
         await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
         state = await one.client.get_sandbox(one.workspace)
         assert state.mode == "workspace"
-        outside = one.server.place.root / "outside"
+        outside = one.server.directory.root / "outside"
         outside.mkdir()
         (one.project / ".git" / "hooks").mkdir(parents=True)
         (one.project / ".git" / "config").write_text("[core]\n")
@@ -33,9 +33,9 @@ async def test_in_a_sandbox_only_the_workspace_can_be_written() -> None:
             "echo x >>holdfast.toml",
             "mv .git elsewhere && cp -r elsewhere .git && echo x >.git/hooks/pre-commit",
             "rm holdfast.toml || mv holdfast.toml elsewhere",
-            f"cat {one.server.place.data}/*",
+            f"cat {one.server.directory.data}/*",
         )
-        results = await one.do(*(bash(line) for line in lines))
+        results = await one.call_tools_and_wait(*(bash(line) for line in lines))
         assert [("Exit code" in result.content or result.is_error) for result in results] == [False, *[True] * 7]
         assert (one.project / "inside").exists()
         assert not list(outside.iterdir())
@@ -50,10 +50,10 @@ async def test_what_cannot_be_confined_is_not_run(monkeypatch: pytest.MonkeyPatc
     def impossible(*_: object, **__: object) -> Sandbox:
         raise SandboxImpossible("There is neither bubblewrap nor Landlock here.")
 
-    monkeypatch.setattr(services, "Sandbox", impossible)
+    monkeypatch.setattr(workspace_services, "Sandbox", impossible)
     async with tool_client() as one:
         await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
-        foreground, background = await one.do(bash("touch a"), bash("touch b", run_in_background=True))
+        foreground, background = await one.call_tools_and_wait(bash("touch a"), bash("touch b", run_in_background=True))
         assert foreground.is_error
         assert background.is_error
         assert "bubblewrap" in foreground.content
@@ -76,19 +76,19 @@ async def test_the_network_is_there_by_rule() -> None:
             for is_there in (True, False, True):
                 await one.client.config_set(one.workspace, "options.sandbox_network", is_there, scope=1)
                 assert (await one.client.get_sandbox(one.workspace)).network is is_there
-                (result,) = await one.do(bash(knock))
+                (result,) = await one.call_tools_and_wait(bash(knock))
                 assert ("Exit code" not in result.content) is is_there
 
 
 async def test_a_sandbox_that_is_asked_for_meanwhile_counts() -> None:
     """The settings change while somebody is asked: what is then run is confined."""
     async with tool_client(yolo=False) as one:
-        outside = one.server.place.root / "outside.txt"
-        run = await one.ask(await one.session(), bash(f"touch {outside}"))
-        (ask,) = await one.permissions()
+        outside = one.server.directory.root / "outside.txt"
+        run = await one.call_tools(await one.session(), bash(f"touch {outside}"))
+        (ask,) = await one.pending_permissions()
         await one.client.config_set(one.workspace, "options.sandbox", "workspace", scope=1)
         assert await one.grant(ask)
-        await one.end(run)
+        await one.run_end(run)
         assert not outside.exists()
 
 
@@ -106,7 +106,7 @@ async def test_a_command_in_it_cannot_ask_the_server_nor_read_its_keys(place: st
         keys.write_text('local = "secret"\n')
         path = locate(environment=stage.environment).address.path
         ask = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
-        watched = await stage.opened()
+        watched = await stage.open_workspace()
         for line in ("true", f"{sys.executable} -c '{ask}' {path}", f"grep secret {keys}"):
             done = await watched.client.run_shell(watched.id, watched.session, line)
             assert (done.exit_code == 0) is (line == "true"), done.output

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from e2e.tool_client import ToolClient, bash, tool_client, until
+from e2e.tool_client import ToolClient, bash, tool_client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import SessionId
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.testing.conversation_validity import problems_of_request
-from holdfast.testing.gates import start
-from server.helpers import inside, open_raw
+from holdfast.testing.gates import start, until
+from server.helpers import open_raw, raw_request
 from trials.hostile_commands import new_token, survivors
 
 
@@ -33,7 +33,7 @@ async def test_a_line_is_run_stored_and_seen_by_the_model() -> None:
         assert await shells(one, session) == [ShellCommand("echo seen; echo bad >&2; exit 3", "seen\nbad\n", 3)]
         (message,) = await one.client.list_messages(one.workspace, session)
         assert message.role == "user"
-        await one.do(session=session)
+        await one.call_tools_and_wait(session=session)
         assert "seen" in shell_lines(one.model.requests[-1])
         width = await one.client.run_shell(one.workspace, session, "echo $COLUMNS", 77)
         assert width.output == "77\n"
@@ -42,16 +42,16 @@ async def test_a_line_is_run_stored_and_seen_by_the_model() -> None:
 async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
     async with tool_client() as one:
         session = await one.session()
-        run = await one.ask(session, bash("touch begun; until [ -e go ]; do sleep 0.01; done"))
+        run = await one.call_tools(session, bash("touch begun; until [ -e go ]; do sleep 0.01; done"))
         await until((one.project / "begun").exists)
         await one.client.run_shell(one.workspace, session, "echo from-outside")
         # Not in the line itself: it is stored after its command has ended.
         (one.project / "go").touch()
-        await one.end(run)
+        await one.run_end(run)
         second = one.model.requests[-1]
         assert [message.role for message in second.messages] == ["user", "assistant", "tool", "user"]
         assert "from-outside" in shell_lines(second)
-        await one.do(session=session)
+        await one.call_tools_and_wait(session=session)
         third = one.model.requests[-1]
         assert [message.role for message in third.messages][:4] == ["user", "assistant", "tool", "user"]
         assert [problems_of_request(request) for request in one.model.requests] == [[], [], []]
@@ -66,7 +66,7 @@ async def test_a_line_ends_with_whoever_typed_it(*, shuts: bool) -> None:
         body = json.dumps({"command": f"touch begun; setsid sleep {token} & sleep {token}"}).encode()
         path = f"/v1/workspaces/{one.workspace}/agent/sessions/{session}/shell"
         _, writer = await open_raw(one.server.address)
-        writer.write(inside(path, "POST", body, ("Content-Type: application/json",)))
+        writer.write(raw_request(path, "POST", body, ("Content-Type: application/json",)))
         if shuts:
             writer.write_eof()
         await until((one.project / "begun").exists)
@@ -82,7 +82,7 @@ async def test_who_shuts_its_side_of_the_connection_waits_for_its_line() -> None
         body = json.dumps({"command": "touch begun; until [ -e go ]; do sleep 0.01; done; echo seen"}).encode()
         path = f"/v1/workspaces/{one.workspace}/agent/sessions/{session}/shell"
         reader, writer = await open_raw(one.server.address)
-        writer.write(inside(path, "POST", body, ("Content-Type: application/json",)))
+        writer.write(raw_request(path, "POST", body, ("Content-Type: application/json",)))
         writer.write_eof()
         await until((one.project / "begun").exists)
         (one.project / "go").touch()
@@ -107,7 +107,7 @@ async def test_a_line_does_not_start_a_turn_and_another_session_is_not_held_up()
         session = await one.session()
         slow = start(one.client.run_shell(one.workspace, session, "touch begun; until [ -e go ]; do sleep 0.01; done"))
         await until((one.project / "begun").exists)
-        await one.do()
+        await one.call_tools_and_wait()
         (one.project / "go").touch()
         assert (await slow).exit_code == 0
         assert len(one.model.requests) == 1
@@ -119,11 +119,13 @@ async def test_commands_get_the_clients_variables_and_nothing_of_the_server(monk
         monkeypatch.setenv(name, "canary-of-the-server")
     given = ("MINE=from the client", "HOLDFAST_TOKEN=canary-of-the-client", "BASH_ENV=/tmp/x", "EMPTY=", "NO_VALUE")
     async with tool_client(env=given) as one:
-        (result,) = await one.do(bash("env; echo; cat /proc/$PPID/environ /proc/self/environ | tr '\\0' '\\n'"))
+        (result,) = await one.call_tools_and_wait(
+            bash("env; echo; cat /proc/$PPID/environ /proc/self/environ | tr '\\0' '\\n'")
+        )
         typed = await one.client.run_shell(one.workspace, await one.session(), "env")
         for seen in (result.content, typed.output):
             assert "MINE=from the client" in seen
             assert "canary" not in seen
-            assert str(one.server.place.socket) not in seen
+            assert str(one.server.directory.socket) not in seen
             assert "HOLDFAST=1" in seen
             assert "BASH_ENV" not in seen

@@ -21,8 +21,8 @@ async def test_todos_are_the_sessions_list() -> None:
             {"content": "look", "status": "completed", "active_form": "Looking"},
             {"content": "do", "status": "in_progress", "active_form": "Doing"},
         ]
-        run = await one.ask(session, ("todos", {"todos": todos}))
-        items = await one.items(run)
+        run = await one.call_tools(session, ("todos", {"todos": todos}))
+        items = await one.events_until_end(run)
         heard = [item.event.change.object.todos for item in items if isinstance(item.event, SessionEvent)]
         assert any(list_ and [todo.content for todo in list_] == ["look", "do"] for list_ in heard)
         known = (await one.client.get_session(one.workspace, session)).todos
@@ -31,7 +31,9 @@ async def test_todos_are_the_sessions_list() -> None:
         (result,) = await one.results(session)
         metadata = json.loads(result.metadata)
         assert (metadata["is_new"], metadata["completed"], metadata["total"]) == (True, 1, 2)
-        (wrong,) = await one.do(("todos", {"todos": [{"content": "x", "status": "perhaps"}]}), session=session)
+        (wrong,) = await one.call_tools_and_wait(
+            ("todos", {"todos": [{"content": "x", "status": "perhaps"}]}), session=session
+        )
         assert wrong.is_error
 
 
@@ -44,13 +46,13 @@ async def _asked(one: ToolClient) -> QuestionRequest:
 async def test_a_question_is_answered_and_the_model_is_told() -> None:
     async with tool_client() as one:
         session = await one.session()
-        run = await one.ask(session, ("question", {"questions": [question("Shall I?"), question("Sure?")]}))
+        run = await one.call_tools(session, ("question", {"questions": [question("Shall I?"), question("Sure?")]}))
         batch = await _asked(one)
         assert [item.question for item in batch.questions] == ["Shall I?", "Sure?"]
         responses = [{"request_id": item.id, "yes": True} for item in batch.questions]
         body = {"batch_request_id": batch.id, "responses": responses}
         assert (await one.client.answer_question(one.workspace, body)).resolved
-        await one.end(run)
+        await one.run_end(run)
         (result,) = await one.results(session)
         assert not result.is_error
         assert "Shall I?" in result.content
@@ -61,11 +63,11 @@ async def test_where_nobody_can_be_asked_no_questions_are_offered() -> None:
     async with tool_client() as one:
         session = await one.session()
         call = ("question", {"questions": [question("Shall I?")]})
-        await one.end(await one.ask(session, call, interactive=False))
+        await one.run_end(await one.call_tools(session, call, interactive=False))
         assert "question" not in {tool.name for tool in one.model.requests[-1].tools}
         (result,) = await one.results(session)
         assert "Questions cannot be answered in this run" in result.content
-        await one.end(await one.ask(session, interactive=True))
+        await one.run_end(await one.call_tools(session, interactive=True))
         assert "question" in {tool.name for tool in one.model.requests[-1].tools}
 
 
@@ -77,14 +79,14 @@ async def test_pages_and_files_of_the_web_are_asked_for() -> None:
             ("fetch", {"url": f"{web.url}/page", "format": "markdown"}),
             ("download", {"url": f"{web.url}/page", "file_path": "page.html"}),
         )
-        run = await one.ask(session, *calls)
+        run = await one.call_tools(session, *calls)
         for tool, action in (("fetch", "fetch"), ("download", "download")):
-            (ask,) = await one.permissions()
+            (ask,) = await one.pending_permissions()
             assert (ask.tool_name, ask.action) == (tool, action)
             assert ask.tool_call_id
             assert len(web.visits) == (tool == "download")
             assert await one.grant(ask)
-        await one.end(run)
+        await one.run_end(run)
         fetched, downloaded = await one.results(session)
         assert "# Head" in fetched.content
         assert not downloaded.is_error
@@ -95,10 +97,10 @@ async def test_what_the_model_may_know_of_its_server_has_no_secrets(monkeypatch:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
     async with tool_client(env=(f"OPENAI_API_KEY={CANARY}",)) as one:
         await one.client.config_set(one.workspace, "providers.mine", {"type": "openai", "api_key": CANARY}, scope=1)
-        log = one.server.place.data / "logs"
+        log = one.server.directory.data / "logs"
         log.mkdir(exist_ok=True)
         (log / "server.log").write_text(f"began\nAuthorization: Bearer {CANARY}\napi_key={CANARY}\nended\n")
-        info, logs = await one.do(("holdfast_info", {}), ("holdfast_logs", {"lines": 10}))
+        info, logs = await one.call_tools_and_wait(("holdfast_info", {}), ("holdfast_logs", {"lines": 10}))
         assert not info.is_error
         assert "demo/scripted" in info.content
         assert "mine" in info.content
@@ -117,8 +119,8 @@ async def test_wrong_calls_are_results_and_the_turn_goes_on() -> None:
             ("ls", {"path": "."}),
         )
         session = await one.session()
-        run = await one.ask(session, *calls)
-        end = await one.end(run)
+        run = await one.call_tools(session, *calls)
+        end = await one.run_end(run)
         assert not end.error
         # Those that only look run side by side: their results come as they are done.
         results = {result.name: result for result in await one.results(session)}

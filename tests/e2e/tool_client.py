@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.settings import EngineSettings
-from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.harness import FixedModels
-from server.helpers import QUICK, Place, Server, end_of, place, read_until, serving
+from server.helpers import QUICK, Server, ServerDirectory, in_process_server, read_until, run_ended, server_directory
 
-__all__ = ["ToolClient", "bash", "script", "tool_client", "until"]
+__all__ = ["ToolClient", "bash", "script", "tool_client"]
 
 
 def script(request: ModelRequest) -> Step:
@@ -49,37 +49,41 @@ class ToolClient:
         self.client = client
         self.workspace = workspace
         self.model = model
-        self.project = Path(server.place.project())
+        self.project = Path(server.directory.project())
 
     async def session(self) -> SessionId:
         return (await self.client.create_session(self.workspace, "s")).id
 
-    async def ask(self, session: SessionId, *calls: tuple[str, object], interactive: bool = True) -> Accepted:
+    async def call_tools(
+        self, session: SessionId, *calls: tuple[str, object], interactive: bool = True
+    ) -> PromptAccepted:
         message = AgentMessage(session, json.dumps(calls), interactive=interactive)
         return await self.client.send_prompt(self.workspace, message)
 
-    async def items(self, run: Accepted) -> list[StreamEvent]:
+    async def events_until_end(self, run: PromptAccepted) -> list[StreamEvent]:
         """All that is held, up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
-            return await read_until(events, end_of(run.run_id))
+            return await read_until(events, run_ended(run.run_id))
 
-    async def end(self, run: Accepted) -> RunComplete:
-        event = (await self.items(run))[-1].event
+    async def run_end(self, run: PromptAccepted) -> RunComplete:
+        event = (await self.events_until_end(run))[-1].event
         assert isinstance(event, RunCompleteEvent)
         return event.change.object
 
-    async def do(self, *calls: tuple[str, object], session: SessionId | None = None) -> list[ToolResult]:
+    async def call_tools_and_wait(
+        self, *calls: tuple[str, object], session: SessionId | None = None
+    ) -> list[ToolResult]:
         """The results of these calls."""
         session = session or await self.session()
         before = len(await self.results(session))
-        await self.end(await self.ask(session, *calls))
+        await self.run_end(await self.call_tools(session, *calls))
         return (await self.results(session))[before:]
 
     async def results(self, session: SessionId) -> list[ToolResult]:
         messages = await self.client.list_messages(self.workspace, session)
         return [result for message in messages for result in message.tool_results]
 
-    async def says(self, session: SessionId, word: str) -> None:
+    async def wait_for_output(self, session: SessionId, word: str) -> None:
         """Until a command has said this."""
         said = ""
 
@@ -92,7 +96,7 @@ class ToolClient:
         async with self.client.events(self.workspace, since=0) as events:
             await read_until(events, has_said)
 
-    async def permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
+    async def pending_permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
         async with asyncio.timeout(20):
             while len(found := await self.client.pending_permissions(self.workspace)) != count:
                 pass
@@ -105,7 +109,7 @@ class ToolClient:
 
 @asynccontextmanager
 async def tool_client(
-    where: Place | None = None,
+    directory: ServerDirectory | None = None,
     *,
     yolo: bool = True,
     graces: GracePeriods | None = None,
@@ -117,16 +121,11 @@ async def tool_client(
     """With `yolo` nothing is asked."""
     model = model or ScriptedModel(script)
     async with (
-        place() as own,
-        serving(where or own, FixedModels(model, small or model), graces=graces, settings=settings) as server,
+        server_directory() as own,
+        in_process_server(
+            directory or own, FixedModels(model, small or model), graces=graces, settings=settings
+        ) as server,
     ):
         client = await server.client()
-        body = await client.create_workspace(server.place.project(), yolo=yolo, env=env)
+        body = await client.create_workspace(server.directory.project(), yolo=yolo, env=env)
         yield ToolClient(server, client, body.id, model)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Until it holds; other processes have to do something for that."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)

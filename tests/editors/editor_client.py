@@ -24,9 +24,9 @@ from cli.isolated_home import IsolatedHome
 from holdfast.client.client import Client as ServerClient
 from holdfast.domain.ids import WorkspaceId
 
-__all__ = ["PATIENCE", "Desk", "desk", "server_client", "updates_of"]
+__all__ = ["TIMEOUT", "Desk", "desk", "server_client", "updates_of"]
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 Json = dict[str, Any]
 
 
@@ -86,7 +86,7 @@ class Desk:
     # What a test does
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not condition():
                 self._news.clear()
                 await self._news.wait()
@@ -94,14 +94,14 @@ class Desk:
     async def session(self) -> str:
         return (await self.agent.new_session(cwd=self.cwd)).session_id
 
-    async def say(self, session: str, text: str) -> PromptResponse:
-        async with asyncio.timeout(PATIENCE):
+    async def prompt(self, session: str, text: str) -> PromptResponse:
+        async with asyncio.timeout(TIMEOUT):
             return await self.agent.prompt(session_id=session, prompt=[text_block(text)])
 
     async def refused(self, session: str, text: str) -> str:
         """What is answered to a prompt that fails."""
         try:
-            await self.say(session, text)
+            await self.prompt(session, text)
         except RequestError as error:
             return str(error)
         raise AssertionError("it was answered")
@@ -156,5 +156,5 @@ async def desk(house: IsolatedHome, capabilities: ClientCapabilities | None = No
 @asynccontextmanager
 async def server_client(house: IsolatedHome) -> AsyncIterator[tuple[ServerClient, WorkspaceId]]:
     """Another client of the same server, in the same workspace."""
-    async with ServerClient(house.where.address, seconds=PATIENCE) as client:
+    async with ServerClient(house.where.address, seconds=TIMEOUT) as client:
         yield client, (await client.create_workspace(str(house.work))).id

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.isolated_home import PATIENCE, IsolatedHome
+from cli.isolated_home import TIMEOUT, IsolatedHome
 from tui.test_terminal import Terminal, terminal
 
 __all__ = ["terminal"]
@@ -25,7 +25,7 @@ WRITE = 'tool=write {"file_path": "made.txt", "content": "one\\ntwo\\n"}'
 def test_acpx_asks_and_is_answered(home: IsolatedHome) -> None:
     command = [str(ACPX), "--agent", AGENT, "--approve-all", "--format", "json", "exec", f"think words=4 {WRITE}"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=home.work, env=home.environment
+        command, capture_output=True, text=True, timeout=TIMEOUT, check=False, cwd=home.work, env=home.environment
     )
     assert done.returncode == 0, done.stderr
     messages = [json.loads(line) for line in done.stdout.splitlines()]

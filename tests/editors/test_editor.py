@@ -16,7 +16,7 @@ from acp.helpers import embedded_text_resource
 from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities, McpServerStdio
 
 from cli.isolated_home import IsolatedHome
-from editors.editor_client import PATIENCE, Desk, desk, server_client
+from editors.editor_client import TIMEOUT, Desk, desk, server_client
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, McpEvent
@@ -25,7 +25,7 @@ from holdfast.domain.messages import BinaryPart, text_of
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
-from server.helpers import end_of
+from server.helpers import run_ended
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -68,7 +68,7 @@ async def test_a_turn_is_told_as_it_goes(home: IsolatedHome, editor: Desk) -> No
     (home.work / "a.py").write_text("print(1)\n")
     session = await editor.session()
     await editor.until(lambda: editor.updates(session, "available_commands_update"))
-    done = await editor.say(session, f'think words=20 tool=view {{"file_path": "a.py"}} tool=todos {todos}')
+    done = await editor.prompt(session, f'think words=20 tool=view {{"file_path": "a.py"}} tool=todos {todos}')
     assert done.stop_reason == "end_turn"
     assert editor.text(session) == " ".join(f"word{number}" for number in range(1, 21))
     assert editor.text(session, "agent_thought_chunk") == "I pretend to think about it." * 3
@@ -82,7 +82,7 @@ async def test_a_turn_is_told_as_it_goes(home: IsolatedHome, editor: Desk) -> No
     assert not editor.updates(session, "user_message_chunk"), "an editor shows its own prompt itself"
     names = editor.updates(session, "available_commands_update")[0]["availableCommands"]
     assert {"init", "summarize", "undo", "shout"} <= {item["name"] for item in names}
-    await editor.say(session, "/shout 4")
+    await editor.prompt(session, "/shout 4")
     assert editor.text(session).endswith("word1 word2 word3 word4")
 
 
@@ -119,7 +119,7 @@ async def test_everything_on_stdout_is_the_protocol(alone: IsolatedHome) -> None
 
 async def test_a_change_is_shown_before_it_is_allowed(home: IsolatedHome, editor: Desk) -> None:
     session = await editor.session()
-    done = await editor.say(session, f"please {WRITE}")
+    done = await editor.prompt(session, f"please {WRITE}")
     assert done.stop_reason == "end_turn"
     call, options = editor.asked[0]
     assert {item.kind for item in options} == {"allow_once", "allow_always", "reject_once"}
@@ -134,7 +134,7 @@ async def test_a_change_is_shown_before_it_is_allowed(home: IsolatedHome, editor
     # The same once more, refused: the turn is over, and the call is not left open.
     (home.work / "note.txt").unlink()
     editor.choose = lambda _: "deny"
-    done = await editor.say(session, f"again {WRITE}")
+    done = await editor.prompt(session, f"again {WRITE}")
     assert done.stop_reason == "end_turn"
     assert [item["status"] for item in editor.calls(session).values()] == ["completed", "failed"]
     assert not (home.work / "note.txt").exists()
@@ -145,7 +145,7 @@ async def test_what_somebody_else_answers_is_withdrawn(home: IsolatedHome, edito
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         editor.choose = lambda _: None
-        prompt = start(editor.say(session, f"please {WRITE}"))
+        prompt = start(editor.prompt(session, f"please {WRITE}"))
         await editor.until(lambda: editor.asked)
         asks = [ask for ask in await client.pending_permissions(workspace) if ask.session_id == session]
         await client.grant(workspace, {"permission": {"id": asks[0].id, "params": asks[0].params}, "action": "allow"})
@@ -159,13 +159,13 @@ async def test_cancelling_ends_the_turn_as_cancelled(home: IsolatedHome, editor:
     """Also with a question open, and also before the prompt has arrived anywhere."""
     async with server_client(home) as (client, workspace):
         session = await editor.session()
-        prompt = start(editor.say(session, "words=5000 pause=10"))
+        prompt = start(editor.prompt(session, "words=5000 pause=10"))
         await editor.until(lambda: "word3" in editor.text(session))
         await editor.agent.cancel(session_id=session)
         assert (await prompt).stop_reason == "cancelled"
         editor.choose = lambda _: ""
-        assert (await editor.say(session, 'tool=bash {"command": "touch x"}')).stop_reason == "cancelled"
-        prompt = start(editor.say(session, "words=5000 pause=10 at once"))
+        assert (await editor.prompt(session, 'tool=bash {"command": "touch x"}')).stop_reason == "cancelled"
+        prompt = start(editor.prompt(session, "words=5000 pause=10 at once"))
         await asyncio.sleep(0)
         await editor.agent.cancel(session_id=session)
         assert (await prompt).stop_reason == "cancelled"
@@ -175,7 +175,7 @@ async def test_cancelling_ends_the_turn_as_cancelled(home: IsolatedHome, editor:
 
 async def test_a_session_is_loaded_listed_and_resumed(home: IsolatedHome, editor: Desk) -> None:
     session = await editor.session()
-    await editor.say(session, "think words=3 tool=ls")
+    await editor.prompt(session, "think words=3 tool=ls")
     before = editor.text(session), editor.calls(session)
     async with desk(home) as other:
         listed = await other.agent.list_sessions(cwd=other.cwd)
@@ -192,7 +192,7 @@ async def test_a_session_is_loaded_listed_and_resumed(home: IsolatedHome, editor
     editor.forget()
     await editor.agent.resume_session(session_id=session, cwd=editor.cwd)
     assert not editor.text(session, "user_message_chunk")
-    await editor.say(session, "words=2")
+    await editor.prompt(session, "words=2")
     assert editor.text(session) == "word1 word2"
     with pytest.raises(RequestError, match="no such session"):
         await editor.agent.load_session(cwd=editor.cwd, session_id="nobody")
@@ -241,9 +241,9 @@ async def test_what_others_do_in_the_session_is_seen(home: IsolatedHome, editor:
 
 
 async def _ended(client: Client, workspace: WorkspaceId, run: RunId) -> None:
-    async with asyncio.timeout(PATIENCE), client.events(workspace, since=0) as events:
+    async with asyncio.timeout(TIMEOUT), client.events(workspace, since=0) as events:
         async for item in events:
-            if end_of(run)(item):
+            if run_ended(run)(item):
                 return
 
 
@@ -257,13 +257,13 @@ async def test_the_server_may_be_killed(alone: IsolatedHome) -> None:
         assert process is not None
         os.kill(process, 9)
         assert "was stopped" in await prompt
-        await editor.say(session, "words=2 again")
+        await editor.prompt(session, "words=2 again")
         assert editor.text(session).endswith("word1 word2")
         again = alone.server_process()
         assert again is not None
         assert again != process
         os.kill(again, 9)
-        await editor.say(session, "words=3 at once")
+        await editor.prompt(session, "words=3 at once")
         assert editor.text(session).endswith("word1 word2 word3")
 
 
@@ -283,7 +283,7 @@ async def test_what_a_killed_server_had_asked_is_withdrawn(alone: IsolatedHome, 
         await editor.until(lambda: [item for item in editor.raw if item.get("method") == "$/cancel_request"])
         withdrawn = [item["params"] for item in editor.raw if item.get("method") == "$/cancel_request"]
         assert withdrawn == [{"requestId": request["id"]}]
-        await editor.say(session, "words=2 again")
+        await editor.prompt(session, "words=2 again")
         assert editor.text(session).endswith("word1 word2")
 
 
@@ -292,7 +292,7 @@ async def test_two_modes(home: IsolatedHome, editor: Desk) -> None:
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         await editor.agent.set_session_mode(session_id=session, mode_id="yolo")
-        await editor.say(session, f"please {WRITE}")
+        await editor.prompt(session, f"please {WRITE}")
         assert (home.work / "note.txt").exists()
         assert not editor.asked
         assert (await client.get_skip(workspace)).skip is False
@@ -302,7 +302,7 @@ async def test_two_modes(home: IsolatedHome, editor: Desk) -> None:
         (home.work / "note.txt").unlink()
         await editor.agent.set_session_mode(session_id=session, mode_id="ask")
         editor.choose = lambda _: None
-        prompt = start(editor.say(session, f"again {WRITE}"))
+        prompt = start(editor.prompt(session, f"again {WRITE}"))
         await editor.until(lambda: editor.asked)
         await editor.agent.set_session_mode(session_id=session, mode_id="yolo")
         assert (await prompt).stop_reason == "end_turn"
@@ -322,7 +322,7 @@ async def test_errors_in_the_settings_are_shown_and_a_deny_rule_that_cannot_be_r
         await editor.until(lambda: f"{settings}:1: permissions.deny[0]" in json.dumps(editor.updates(session)))
         await editor.agent.set_session_mode(session_id=session, mode_id="yolo")
         editor.choose = lambda _: "deny"
-        await editor.say(session, f"please {WRITE}")
+        await editor.prompt(session, f"please {WRITE}")
         assert len(editor.asked) == 1
         assert "cannot be read" in json.dumps(editor.asked[0], default=str)
         assert not (home.work / "note.txt").exists()
@@ -330,20 +330,20 @@ async def test_errors_in_the_settings_are_shown_and_a_deny_rule_that_cannot_be_r
         settings.unlink()
     editor.asked.clear()
     await editor.agent.set_session_mode(session_id=session, mode_id="ask")
-    await editor.say(session, f"please {WRITE}")
+    await editor.prompt(session, f"please {WRITE}")
     assert "Always allow saves: `write:write(note.txt)`" in json.dumps(editor.asked[0], default=str)
 
 
 async def test_slash_commands(home: IsolatedHome, editor: Desk) -> None:
     async with server_client(home) as (client, workspace):
         session = await editor.session()
-        await editor.say(session, f"please {WRITE}")
-        await editor.say(session, "/undo")
+        await editor.prompt(session, f"please {WRITE}")
+        await editor.prompt(session, "/undo")
         assert "note.txt: removed" in editor.text(session)
         assert not (home.work / "note.txt").exists()
-        await editor.say(session, "/summarize")
+        await editor.prompt(session, "/summarize")
         assert editor.text(session).endswith("The session was summarised.")
-        await editor.say(session, "/init")
+        await editor.prompt(session, "/init")
         prompts = await client.list_user_messages(workspace, SessionId(session))
         assert "AGENTS.md" in text_of(prompts[0])
 
@@ -368,7 +368,7 @@ async def test_questions_are_asked_one_by_one(home: IsolatedHome, editor: Desk) 
     """Where an editor has no forms; what is to be written freely is skipped."""
     session = await editor.session()
     editor.choose = lambda options: options[-2].option_id if len(options) > 1 else "skip"
-    await editor.say(session, _asking())
+    await editor.prompt(session, _asking())
     assert [call.title for call, _ in editor.asked] == ["Shall I?", "Which?", "Why?"]
     said = _answered(editor, session)
     assert 'User selected: ["blue"]' in said
@@ -380,7 +380,7 @@ async def test_questions_are_a_form_where_there_are_forms(home: IsolatedHome) ->
     able = ClientCapabilities(elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()))
     async with desk(home, able) as editor:
         session = await editor.session()
-        await editor.say(session, _asking())
+        await editor.prompt(session, _asking())
         fields = editor.forms[0]["requestedSchema"]["properties"]
         assert [field["type"] for field in fields.values()] == ["boolean", "string", "string"]
         assert not editor.asked
@@ -403,7 +403,7 @@ async def test_servers_of_tools_that_an_editor_brings_along(home: IsolatedHome) 
             session = (await editor.agent.new_session(cwd=editor.cwd, mcp_servers=[clock])).session_id
             await _stands(client, workspace, {"my_clock": "connected"})
             editor.choose = lambda _: "allow"
-            await editor.say(session, 'tool=mcp_my_clock_get_current_time {"timezone": "UTC"}')
+            await editor.prompt(session, 'tool=mcp_my_clock_get_current_time {"timezone": "UTC"}')
             (call,) = editor.calls(session).values()
             assert call["status"] == "completed", call
             assert "UTC" in str(call["content"])
@@ -414,7 +414,7 @@ async def test_servers_of_tools_that_an_editor_brings_along(home: IsolatedHome) 
 
 
 async def _stands(client: Client, workspace: WorkspaceId, wanted: dict[str, str]) -> None:
-    async with asyncio.timeout(PATIENCE), client.events(workspace, since=0) as events:
+    async with asyncio.timeout(TIMEOUT), client.events(workspace, since=0) as events:
         async for item in events:
             if isinstance(item.event, HelloEvent | McpEvent):
                 states = await client.mcp_states(workspace)

@@ -64,7 +64,7 @@ class Screen:
             self.withdrawn.append(params["requestId"])
         self.news.set()
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def wait_until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(20):
             while not condition():
                 self.news.clear()
@@ -124,7 +124,7 @@ class Editors:
         """Return when both have dealt with everything up to now: a title marks the end."""
         await self.scene.one.client.put_session(self.scene.one.workspace, self.scene.session, "the end")
         for screen in (self.seeing, self.missing):
-            await screen.until(partial(screen.has_title, "the end"))
+            await screen.wait_until(partial(screen.has_title, "the end"))
             await screen.editor.flush()
 
 
@@ -147,13 +147,13 @@ async def test_what_was_missed_is_made_up_for(name: str, one: ToolClient, monkey
         await scenario.before(scene)
         if scenario.opens_first:
             for screen in (seeing, missing):
-                await screen.until(partial(bool, screen.open))
+                await screen.wait_until(partial(bool, screen.open))
         scene.loss.cut()
         await scenario.during(scene)
         await scene.loss.lose(lambda item: item.number is not None)
         title = (await one.client.get_session(one.workspace, scene.session)).title
         scene.loss.restore()
-        await missing.until(partial(missing.has_title, title))
+        await missing.wait_until(partial(missing.has_title, title))
         await editors.settle()
         assert missing.shown(scene.session) == seeing.shown(scene.session)
         assert bool(missing.open) == scenario.is_open

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -41,7 +41,7 @@ from holdfast.testing.seeded_loop import SeededLoop
 SESSION, RUN, MESSAGE = SessionId("s1"), RunId("r1"), MessageId("m1")
 PLAIN = ModelInfo("test", "plain")
 PATIENT = EngineSettings(titles=False, grace=30.0)
-"""A grace nobody waits for: a test that needs it hangs, and its limit says so."""
+"""A grace that is never used up: a test that depends on it hangs until its time limit."""
 
 
 def info(window: int = 0, price: Price | None = None) -> ModelInfo:
@@ -49,30 +49,30 @@ def info(window: int = 0, price: Price | None = None) -> ModelInfo:
 
 
 def json_of(thing: object) -> str:
-    """The JSON text that is stored and sent."""
+    """Return the JSON text that is stored and sent."""
     return msgspec.json.encode(thing).decode()
 
 
-def said(text: str) -> TextPart:
+def text_part(text: str) -> TextPart:
     return TextPart(Text(text))
 
 
-def thought(text: str, *, finished_at: int = 0, signature: str = "") -> ReasoningPart:
+def reasoning_part(text: str, *, finished_at: int = 0, signature: str = "") -> ReasoningPart:
     return ReasoningPart(Reasoning(text, signature, 1, finished_at))
 
 
-def called(id: str, input: str = "{}", *, name: str = "tool", finished: bool = True) -> ToolCallPart:
+def call_part(id: str, input: str = "{}", *, name: str = "tool", finished: bool = True) -> ToolCallPart:
     return ToolCallPart(ToolCall(ToolCallId(id), name, input, finished))
 
 
-def got(
+def result_part(
     id: str, content: str = "done", *, name: str = "tool", is_error: bool = False, data: str = ""
 ) -> ToolResultPart:
     mime_type = "image/png" if data else ""
     return ToolResultPart(ToolResult(ToolCallId(id), name, content, "", is_error, data, mime_type))
 
 
-def ended(reason: FinishReason = "end_turn", time: int = 1) -> FinishPart:
+def finish_part(reason: FinishReason = "end_turn", time: int = 1) -> FinishPart:
     return FinishPart(Finish(reason, time))
 
 
@@ -99,9 +99,9 @@ def results_of(messages: Iterable[Message]) -> list[ToolResult]:
 
 
 def split(text: str, cuts: Iterable[int]) -> list[str]:
-    """The text in pieces, cut at these places; empty pieces among them."""
-    places = sorted(cut % (len(text) + 1) for cut in cuts)
-    bounds = [0, *places, len(text)]
+    """Split the text at these positions; empty pieces are possible."""
+    positions = sorted(cut % (len(text) + 1) for cut in cuts)
+    bounds = [0, *positions, len(text)]
     return [text[start:stop] for start, stop in pairwise(bounds)]
 
 
@@ -113,12 +113,12 @@ def deltas(texts: Iterable[str], part: int = 0) -> list[MessageDelta]:
     return out
 
 
-def whole(content: Part, part: int = 0) -> MessagePart:
+def full_part(content: Part, part: int = 0) -> MessagePart:
     return MessagePart(SESSION, MESSAGE, part, content)
 
 
 def with_repeats(items: Sequence[MessageDelta], seed: int) -> list[MessageDelta]:
-    """The same deltas, with some that were told before told again."""
+    """Return the same deltas with some of the earlier ones repeated."""
     dice = random.Random(seed)
     out: list[MessageDelta] = []
     for item in items:
@@ -129,7 +129,7 @@ def with_repeats(items: Sequence[MessageDelta], seed: int) -> list[MessageDelta]
 
 
 def calls(name: str, count: int) -> tuple[Call, ...]:
-    """Calls of one tool, numbered from 0 in their argument `n`."""
+    """Return calls of one tool, numbered from 0 in their argument `n`."""
     return tuple(Call(name, f'{{"n":{number}}}') for number in range(count))
 
 
@@ -144,7 +144,7 @@ async def session_of(harness: Harness) -> Session:
 
 
 class RecordingLedger(MemoryLedger):
-    """A ledger that keeps all that was asked of it."""
+    """A ledger that records every operation written to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,33 +158,24 @@ class RecordingLedger(MemoryLedger):
 
     @property
     def size(self) -> int:
-        """The bytes of all of it."""
+        """Size in bytes of all operations."""
         return sum(len(msgspec.json.encode(operation)) for operation in self.operations)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let everybody else go on until something is so."""
-    for _ in range(100_000):
-        if is_so():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("this never comes")
-
-
-async def let_others_run() -> None:
-    """Long enough for all that can go on to go on."""
+async def run_other_tasks() -> None:
+    """Yield often enough for every runnable task to make all the progress it can."""
     for _ in range(100):
         await asyncio.sleep(0)
 
 
-async def play(
+async def run_to_end(
     model: Model | FixedModels,
     *tools: Tool,
     settings: EngineSettings = PATIENT,
     ledger: MemoryLedger | None = None,
     path: str = "/project",
 ) -> Harness:
-    """A whole run `r1`, from its prompt to its end. What it leaves is valid."""
+    """Execute a whole run `r1`, from its prompt to its end, and check that the stored conversation is valid."""
     harness = await Harness.open(model, tools=tools, settings=settings, ledger=ledger, path=path)
     await harness.prompt("go", "r1")
     await harness.quiet()
@@ -193,8 +184,8 @@ async def play(
     return harness
 
 
-def answering(name: str, content: str = "done", *, is_parallel: bool = False) -> SimpleTool:
-    """A tool that answers at once."""
+def fixed_tool(name: str, content: str = "done", *, is_parallel: bool = False) -> SimpleTool:
+    """Return a tool that answers at once."""
 
     async def act(_: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
         return ToolOutcome(f"{content} {arguments['n']}" if "n" in arguments else content)
@@ -202,7 +193,7 @@ def answering(name: str, content: str = "done", *, is_parallel: bool = False) ->
     return SimpleTool(name, act, is_parallel=is_parallel)
 
 
-async def virtual_seconds(seconds: float) -> None:
-    """Let so much virtual time pass: nobody waits."""
+async def sleep_virtual(seconds: float) -> None:
+    """Let this much virtual time pass."""
     assert isinstance(asyncio.get_running_loop(), SeededLoop)
     await asyncio.sleep(seconds)

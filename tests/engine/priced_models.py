@@ -1,4 +1,4 @@
-"""Models that report what they cost, and a meter that adds up all of it."""
+"""Models that report their cost, and a meter that adds it up."""
 
 import asyncio
 from collections import defaultdict
@@ -21,40 +21,40 @@ from holdfast.domain.model_requests import (
 from holdfast.domain.usage import Price, Usage, cost_of
 
 PRICE = Price(input=1_000_000.0, output=3_000_000.0, cache_read=500_000.0, cache_write=250_000.0)
-"""Dollars a token, so that every count is seen in a sum."""
+"""Dollars per token, chosen so that every count is visible in a sum."""
 
 
 class Wait:
-    """The provider says nothing more."""
+    """The provider sends nothing more."""
 
 
 Part: TypeAlias = StreamPart | ProviderError | Wait
 Script: TypeAlias = Callable[[ModelRequest], Sequence[Part]]
 
 
-def used(number: int) -> Usage:
-    """Another amount for every response, of every kind of token."""
+def usage_of(number: int) -> Usage:
+    """Return a different amount of every kind of token for each response."""
     return Usage(number, 2 * number, 4 * number, 8 * number)
 
 
-def said(number: int, finish: StepFinish | None = "stop", *, calls: Sequence[str] = ()) -> list[Part]:
-    """An answer with a first report before its text and the final one after it."""
+def priced_response(number: int, finish: StepFinish | None = "stop", *, calls: Sequence[str] = ()) -> list[Part]:
+    """Return a response with a first usage report before its text and the final one after it."""
     parts: list[Part] = [UsagePart(Usage(number)), TextDelta(f"answer {number}")]
     for place, name in enumerate(calls):
         call = ToolCallId(f"call-{number}-{place}")
         parts += [ToolCallStart(call, name), ToolCallEnd(call)]
-    parts.append(UsagePart(used(number)))
+    parts.append(UsagePart(usage_of(number)))
     return parts if finish is None else [*parts, FinishedPart("tool_calls" if calls else finish)]
 
 
-def broken(number: int, trouble: Trouble, *, early: bool = False) -> list[Part]:
-    """An answer that fails after a report, before or after its first words."""
-    report = UsagePart(used(number))
+def failing_response(number: int, trouble: Trouble, *, early: bool = False) -> list[Part]:
+    """Return a response that fails after a usage report, before or after its first text."""
+    report = UsagePart(usage_of(number))
     return [*([report] if early else [TextDelta("words"), report]), ProviderError("It broke.", trouble=trouble)]
 
 
 class Meter:
-    """What all responses cost, by session. A later report of a response replaces an earlier one."""
+    """Cost of all responses by session. A later report of a response replaces an earlier one."""
 
     def __init__(self) -> None:
         self.cost: defaultdict[SessionId, float] = defaultdict(float)
@@ -67,7 +67,7 @@ class Meter:
 
 
 class MeteredModel:
-    """Plays what its script returns for each request."""
+    """Plays the response that its script returns for each request."""
 
     def __init__(self, meter: Meter, script: Script, *, name: str = "metered", window: int = 0) -> None:
         self.meter = meter

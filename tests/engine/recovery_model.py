@@ -31,7 +31,7 @@ Shape: TypeAlias = tuple[object, ...]
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """All that is stored of a workspace."""
+    """Everything stored about a workspace."""
 
     messages: dict[SessionId, list[Message]]
     runs: dict[RunId, Run]
@@ -39,7 +39,7 @@ class Stored(msgspec.Struct, frozen=True):
     bodies: list[bytes]
 
 
-async def stored(harness: Harness) -> Stored:
+async def read_stored(harness: Harness) -> Stored:
     ledger, workspace = harness.ledger, harness.workspace.record.id
     sessions = [item.id for item in (await ledger.snapshot(workspace, None)).sessions]
     runs = {run.run_id: run for run in await ledger.runs(workspace, None, 10_000, 0)}
@@ -50,7 +50,7 @@ async def stored(harness: Harness) -> Stored:
 
 
 class Request(msgspec.Struct):
-    """A request to a person: its call, whether the call had done something before, and how it was closed."""
+    """A request to a user: its call, its effects before the request, and how it was closed."""
 
     run: RunId
     call: ToolCallId
@@ -63,8 +63,8 @@ def requests_in(bodies: Sequence[bytes]) -> dict[str, Request]:
     for body in bodies:
         match decode_event(body):
             case PermissionRequestEvent(change=change):
-                asked = change.object
-                found[asked.id] = Request(asked.run_id, asked.tool_call_id, asked.continues, [])
+                request = change.object
+                found[request.id] = Request(request.run_id, request.tool_call_id, request.continues, [])
             case QuestionRequestEvent(change=batch):
                 found[batch.object.id] = Request(batch.object.run_id, batch.object.tool_call_id, False, [])
             case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
@@ -78,7 +78,7 @@ def requests_in(bodies: Sequence[bytes]) -> dict[str, Request]:
 
 
 def outcome_of(run: Run, runs: Mapping[RunId, Run]) -> Outcome | None:
-    """None if it waits on, and is taken up again."""
+    """Return None if the run stays queued and is requeued by recovery."""
     if run.outcome is not None:
         return run.outcome
     if run.folded_into:
@@ -92,7 +92,9 @@ def outcome_of(run: Run, runs: Mapping[RunId, Run]) -> Outcome | None:
 
 
 def conversation_after(before: Stored, session: SessionId) -> list[Shape]:
-    """Every answer has an end, every call a result, and a turn that was cut says so."""
+    """Return the repaired conversation: every response has an end, every call a result, a turn that was cut off has its
+    finish reason.
+    """
     requests = requests_in(before.bodies).values()
     unallowed = {
         item.call for item in requests if not item.continues and item.closings not in (["granted"], ["answered"])
@@ -136,7 +138,7 @@ def shape(message: Message) -> Shape:
 
 
 def part_of(part: Part, *, closed: bool) -> Shape:
-    """A part without its times. `closed`: as it is when nothing is added any more."""
+    """Return a part without its times; `closed` returns it as it is once nothing is added any more."""
     match part:
         case TextPart(data=text):
             return ("text", text.text)
@@ -146,7 +148,7 @@ def part_of(part: Part, *, closed: bool) -> Shape:
             is_cut = closed and not call.finished
             return ("call", call.id, call.name, "{}" if is_cut else call.input, call.finished or closed)
         case ToolResultPart(data=result):
-            # Whether the model is told that the call may have had effects is what counts.
+            # What counts is that the model learns that the call may have had effects.
             had_effects = "may have had effects" in result.content or "was not undone" in result.content
             is_cut = result.is_error and ("Interrupted" in result.content or "Cancelled" in result.content)
             return ("result", result.tool_call_id, result.name, result.is_error, had_effects if is_cut else None)
@@ -157,7 +159,7 @@ def part_of(part: Part, *, closed: bool) -> Shape:
 
 
 def answer_after(messages: Sequence[Message], run: Run) -> tuple[str, str]:
-    """The id and the text of the last answer of a turn; a summary only if there is no other."""
+    """Return id and text of the last response of a turn; a summary only if there is no other."""
     mine = [item for item in messages if item.run_id == (run.folded_into or run.run_id) and item.role == "assistant"]
     plain = [item for item in mine if not item.is_summary_message]
     last = (plain or mine)[-1:]

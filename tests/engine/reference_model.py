@@ -1,7 +1,7 @@
-"""What a workspace promises of runs, said as plainly as it can be: the model that the real engine is held against.
+"""Reference model of the runs of a workspace, as simple as possible, to compare the engine against.
 
-It knows nothing of tasks, stores, numbers or effects. It is true of moments at which nothing is on its way: each
-session has at most one run that asks its model, and the others wait.
+It has no tasks, stores, numbers or effects. It describes moments without pending work: each session has at most one run
+that waits for its model, and the other runs wait in the queue.
 """
 
 from typing import Literal
@@ -10,92 +10,92 @@ import msgspec
 
 from holdfast.domain.runs import Delivery, Outcome
 
-__all__ = ["Known", "Reference", "Refused", "Room"]
+__all__ = ["AcceptedRun", "ReferenceEngine", "ReferenceRefusal", "ReferenceSession"]
 
 Reason = Literal["busy", "folded", "not waiting", "taken", "unknown"]
 
 
-class Refused(Exception):
-    """The reference says no."""
+class ReferenceRefusal(Exception):
+    """A refusal of the reference model."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason: Reason = reason
 
 
-class Known(msgspec.Struct):
+class AcceptedRun(msgspec.Struct):
     """A run that was accepted."""
 
     name: str
     session: int
     text: str
-    asked: Delivery
+    requested: Delivery
     delivery: Delivery
     position: int
     host: str = ""
     outcome: Outcome | None = None
 
 
-class Room(msgspec.Struct):
+class ReferenceSession(msgspec.Struct):
     """One session."""
 
     head: str = ""
     folded: list[str] = []
     queue: list[str] = []
-    heard: list[str] = []
-    """Prompts that its model has been given, in order."""
+    received: list[str] = []
+    """Prompts that its model has received, in order."""
 
 
-class Reference:
-    """Ask the same of it as of the engine, and compare."""
+class ReferenceEngine:
+    """Accepts the same inputs as the engine."""
 
     def __init__(self, sessions: int) -> None:
-        self.rooms = [Room() for _ in range(sessions)]
-        self.runs: dict[str, Known] = {}
+        self.rooms = [ReferenceSession() for _ in range(sessions)]
+        self.runs: dict[str, AcceptedRun] = {}
         self.ends: list[str] = []
         """Runs that have ended, in the order of their ends."""
 
-    def submit(self, session: int, name: str, text: str, delivery: Delivery) -> Known:
-        room = self.rooms[session]
+    def submit(self, session: int, name: str, text: str, delivery: Delivery) -> AcceptedRun:
+        state = self.rooms[session]
         if (before := self.runs.get(name)) is not None:
-            if (before.session, before.text, before.asked) != (session, text, delivery):
-                raise Refused("taken")
+            if (before.session, before.text, before.requested) != (session, text, delivery):
+                raise ReferenceRefusal("taken")
             return before
-        if delivery == "reject" and room.head:
-            raise Refused("busy")
-        run = Known(name, session, text, delivery, delivery, position=bool(room.head) + len(room.queue))
+        if delivery == "reject" and state.head:
+            raise ReferenceRefusal("busy")
+        run = AcceptedRun(name, session, text, delivery, delivery, position=bool(state.head) + len(state.queue))
         self.runs[name] = run
         if delivery == "interrupt":
             self.cancel(session)
-        room.queue.append(name)
-        self._go_on(room)
+        state.queue.append(name)
+        self._start_next(state)
         return run
 
     def cancel(self, session: int) -> set[str]:
-        """Everything that is there, and nothing that comes later."""
-        room = self.rooms[session]
-        covered = {room.head, *room.folded, *room.queue} - {""}
-        waiting, room.queue = room.queue, []
+        """Cancel every run that was accepted so far, and none that is accepted later."""
+        state = self.rooms[session]
+        covered = {state.head, *state.folded, *state.queue} - {""}
+        waiting, state.queue = state.queue, []
         for name in waiting:
             self._end(name, "cancelled")
-        self._end_head(room, "cancelled")
+        self._end_head(state, "cancelled")
         return covered
 
     def cancel_run(self, name: str) -> None:
-        run = self._known(name)
-        room = self.rooms[run.session]
-        if name in room.folded:
-            raise Refused("folded")
-        if name in room.queue:
-            room.queue.remove(name)
+        run = self._find(name)
+        state = self.rooms[run.session]
+        if name in state.folded:
+            raise ReferenceRefusal("folded")
+        if name in state.queue:
+            state.queue.remove(name)
             self._end(name, "cancelled")
-        elif name == room.head:
-            self._end_head(room, "cancelled")
-            self._go_on(room)
+        elif name == state.head:
+            self._end_head(state, "cancelled")
+            self._start_next(state)
 
     def clear(self, session: int) -> set[str]:
-        room = self.rooms[session]
-        waiting, room.queue = room.queue, []
+        state = self.rooms[session]
+        waiting, state.queue = state.queue, []
         for name in waiting:
             self._end(name, "cancelled")
         return set(waiting)
@@ -110,39 +110,39 @@ class Reference:
         self.runs[name].delivery = delivery
 
     def step(self, session: int) -> None:
-        """The model wanted a tool and is asked again: whoever steers joins the turn."""
+        """The model called a tool and receives its next request: steering prompts join the turn."""
         self._fold(self.rooms[session])
 
     def finish(self, session: int, outcome: Outcome) -> None:
-        """The turn is over, and whatever came of it the next begins."""
-        room = self.rooms[session]
-        self._end_head(room, outcome)
-        self._go_on(room)
+        """The turn is over; the next run starts whatever the outcome was."""
+        state = self.rooms[session]
+        self._end_head(state, outcome)
+        self._start_next(state)
 
     def restart(self) -> None:
-        """In good order or by a kill: what had begun is interrupted, what waited goes on."""
-        for room in self.rooms:
-            self._end_head(room, "interrupted")
-        for room in self.rooms:
-            self._go_on(room)
+        """A restart, graceful or by a kill: started runs are interrupted, waiting ones continue."""
+        for state in self.rooms:
+            self._end_head(state, "interrupted")
+        for state in self.rooms:
+            self._start_next(state)
 
-    def _go_on(self, room: Room) -> None:
-        if not room.head and room.queue:
-            room.head = room.queue.pop(0)
-            room.heard.append(self.runs[room.head].text)
-            self._fold(room)
+    def _start_next(self, state: ReferenceSession) -> None:
+        if not state.head and state.queue:
+            state.head = state.queue.pop(0)
+            state.received.append(self.runs[state.head].text)
+            self._fold(state)
 
-    def _fold(self, room: Room) -> None:
-        steering = [name for name in room.queue if self.runs[name].delivery == "steer"]
-        room.queue = [name for name in room.queue if name not in steering]
-        room.folded += steering
+    def _fold(self, state: ReferenceSession) -> None:
+        steering = [name for name in state.queue if self.runs[name].delivery == "steer"]
+        state.queue = [name for name in state.queue if name not in steering]
+        state.folded += steering
         for name in steering:
-            self.runs[name].host = room.head
-            room.heard.append(self.runs[name].text)
+            self.runs[name].host = state.head
+            state.received.append(self.runs[name].text)
 
-    def _end_head(self, room: Room, outcome: Outcome) -> None:
-        """Those who joined the turn share its end."""
-        ended, room.head, room.folded = [room.head, *room.folded], "", []
+    def _end_head(self, state: ReferenceSession, outcome: Outcome) -> None:
+        """End the head; the runs that joined its turn share its end."""
+        ended, state.head, state.folded = [state.head, *state.folded], "", []
         for name in filter(None, ended):
             self._end(name, outcome)
 
@@ -151,13 +151,13 @@ class Reference:
         self.runs[name].outcome = outcome
         self.ends.append(name)
 
-    def _known(self, name: str) -> Known:
+    def _find(self, name: str) -> AcceptedRun:
         if name not in self.runs:
-            raise Refused("unknown")
+            raise ReferenceRefusal("unknown")
         return self.runs[name]
 
     def _queue_with(self, name: str) -> list[str]:
-        queue = self.rooms[self._known(name).session].queue
+        queue = self.rooms[self._find(name).session].queue
         if name not in queue:
-            raise Refused("not waiting")
+            raise ReferenceRefusal("not waiting")
         return queue

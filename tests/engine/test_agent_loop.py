@@ -7,7 +7,7 @@ from itertools import count
 import msgspec
 import pytest
 
-from engine.helpers import PATIENT, answering, info, play, results_of, texts_of
+from engine.helpers import PATIENT, fixed_tool, info, results_of, run_to_end, texts_of
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import Event, MessageEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import ToolCallId
@@ -25,16 +25,16 @@ DONE = Step((Say("done"),))
 AGAIN = Step((Call("tool"),))
 
 
-def forever(request: ModelRequest) -> Step:
-    """Calls the tool each time, with new arguments."""
+def endless_calls(request: ModelRequest) -> Step:
+    """Call the tool in each step, with new arguments."""
     return Step((Call("tool", f'{{"n":{len(request.messages)}}}'),))
 
 
-def limited(limits: Limits) -> EngineSettings:
+def settings_with(limits: Limits) -> EngineSettings:
     return msgspec.structs.replace(PATIENT, limits=limits)
 
 
-# How a step ends.
+# End of a step.
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def limited(limits: Limits) -> EngineSettings:
 )
 async def test_each_finish_has_its_reason(finish: StepFinish, reason: FinishReason) -> None:
     model = ScriptedModel([Step((Say("hi"),), finish=finish)])
-    harness = await play(model)
+    harness = await run_to_end(model)
     assert await harness.finishes() == [reason]
     assert (harness.end_of("r1").outcome, harness.end_of("r1").text) == ("completed", "hi")
     assert len(model.requests) == 1
@@ -59,7 +59,7 @@ async def test_a_step_with_calls_is_followed_by_another() -> None:
     model = ScriptedModel(
         [Step((Say("let me look"), Call("tool"))), Step((Think("hm"), Say("I see"), Call("tool"))), DONE]
     )
-    harness = await play(model, answering("tool"))
+    harness = await run_to_end(model, fixed_tool("tool"))
     await harness.assert_valid(model.requests)
     assert await harness.finishes() == ["tool_use", "tool_use", "end_turn"]
     assert [len(request.messages) for request in model.requests] == [1, 3, 5]
@@ -68,9 +68,9 @@ async def test_a_step_with_calls_is_followed_by_another() -> None:
     assert (await harness.run("r1")).step == 3
 
 
-async def test_a_request_carries_all_that_a_model_needs() -> None:
+async def test_request_contains_prompt_tools_and_limits() -> None:
     model = ScriptedModel([DONE], info=ModelInfo("test", "m", max_output_tokens=77))
-    harness = await play(model, answering("tool"), path="/somewhere")
+    harness = await run_to_end(model, fixed_tool("tool"), path="/somewhere")
     (request,) = model.requests
     assert request.session_id == harness.session
     assert "/somewhere" in request.system
@@ -83,9 +83,11 @@ async def test_a_request_carries_all_that_a_model_needs() -> None:
 # Failures.
 
 
-async def test_a_stream_that_ends_without_a_word_is_a_failure() -> None:
+async def test_stream_that_ends_without_output_fails_the_run() -> None:
     once = msgspec.structs.replace(PATIENT, retries=RetryPolicy(most=0))
-    harness = await play(ScriptedModel([Step((Think("hm"), Say("I was about"), Fail(hangs_up=True)))]), settings=once)
+    harness = await run_to_end(
+        ScriptedModel([Step((Think("hm"), Say("I was about"), Fail(hangs_up=True)))]), settings=once
+    )
     end = harness.end_of("r1")
     assert (end.outcome, end.text, end.cancelled) == ("failed", "I was about", False)
     assert end.error
@@ -93,7 +95,7 @@ async def test_a_stream_that_ends_without_a_word_is_a_failure() -> None:
 
 
 async def test_a_provider_error_has_title_and_details() -> None:
-    harness = await play(ScriptedModel([Step((Say("so far"), Fail("too many requests")))]))
+    harness = await run_to_end(ScriptedModel([Step((Say("so far"), Fail("too many requests")))]))
     finish = (await harness.messages())[-1].finish
     assert finish is not None
     assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", "too many requests")
@@ -103,21 +105,21 @@ async def test_a_provider_error_has_title_and_details() -> None:
 
 
 async def test_an_error_with_open_calls_leaves_results() -> None:
-    tool = answering("tool")
-    harness = await play(ScriptedModel([Step((Call("tool"), Fail()))]), tool)
+    tool = fixed_tool("tool")
+    harness = await run_to_end(ScriptedModel([Step((Call("tool"), Fail()))]), tool)
     assert tool.started == 0
     assert [result.is_error for result in results_of(await harness.messages())] == [True]
 
 
 async def test_an_error_in_a_later_step_keeps_the_earlier_ones() -> None:
-    harness = await play(ScriptedModel([AGAIN, Step((Fail(),))]), answering("tool"))
+    harness = await run_to_end(ScriptedModel([AGAIN, Step((Fail(),))]), fixed_tool("tool"))
     assert await harness.finishes() == ["tool_use", "error"]
     assert [message.role for message in await harness.messages()] == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_an_unusable_model_fails_the_run_with_an_error_message() -> None:
     """C-22."""
-    harness = await play(FixedModels(ProviderError("no key", title="Not configured")))
+    harness = await run_to_end(FixedModels(ProviderError("no key", title="Not configured")))
     user, answer = await harness.messages()
     assert text_of(user) == "go"
     assert answer.finish is not None
@@ -129,24 +131,24 @@ async def test_an_internal_error_is_shown_without_its_details() -> None:
     def broken(_: ModelRequest) -> Step:
         raise ZeroDivisionError("secret")
 
-    harness = await play(ScriptedModel(broken))
+    harness = await run_to_end(ScriptedModel(broken))
     assert harness.end_of("r1").outcome == "failed"
     assert "secret" not in harness.end_of("r1").error
 
 
-# Circles and limits.
+# Loops and limits.
 
 
-async def test_a_model_that_goes_in_circles_is_stopped() -> None:
-    """After ten steps, six of them the same: the turn ends as if the model had nothing more to say."""
+async def test_loop_of_identical_steps_ends_the_turn() -> None:
+    """After ten steps, six of them identical, the turn ends as if the model had finished."""
     model = ScriptedModel(lambda _: AGAIN)
-    harness = await play(model, answering("tool"))
+    harness = await run_to_end(model, fixed_tool("tool"))
     assert len(model.requests) == 10
     assert harness.end_of("r1").outcome == "completed"
     assert await harness.finishes() == ["tool_use"] * 10
 
 
-async def test_a_model_that_gets_somewhere_is_not_stopped() -> None:
+async def test_steps_with_different_results_do_not_end_the_turn() -> None:
     count = 0
 
     def script(_: ModelRequest) -> Step:
@@ -154,50 +156,56 @@ async def test_a_model_that_gets_somewhere_is_not_stopped() -> None:
         count += 1
         return DONE if count > 30 else Step((Call("tool", f'{{"n":{count % 2}}}'),))
 
-    harness = await play(ScriptedModel(script), answering("tool"))
+    harness = await run_to_end(ScriptedModel(script), fixed_tool("tool"))
     assert harness.end_of("r1").text == "done"
 
 
-async def test_a_run_may_make_so_many_steps() -> None:
-    model = ScriptedModel(forever)
-    harness = await play(model, answering("tool"), settings=limited(Limits(steps=3)))
+async def test_step_limit_ends_the_run() -> None:
+    model = ScriptedModel(endless_calls)
+    harness = await run_to_end(model, fixed_tool("tool"), settings=settings_with(Limits(steps=3)))
     assert len(model.requests) == 3
     assert harness.end_of("r1").outcome == "failed"
     assert harness.end_of("r1").error.startswith("limit")
     assert await harness.finishes() == ["tool_use"] * 3 + ["error"]
 
 
-async def test_a_run_may_take_so_many_minutes() -> None:
-    harness = await play(ScriptedModel(forever), answering("tool"), settings=limited(Limits(minutes=0.0001)))
+async def test_time_limit_ends_the_run() -> None:
+    harness = await run_to_end(
+        ScriptedModel(endless_calls), fixed_tool("tool"), settings=settings_with(Limits(minutes=0.0001))
+    )
     assert harness.end_of("r1").error.startswith("limit")
 
 
-async def test_a_clock_that_is_set_ahead_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is when the lid of a laptop was closed over night."""
+async def test_wall_clock_jump_does_not_count_for_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example after a laptop was suspended overnight."""
     days = count(step=86_400_000)
     monkeypatch.setattr(CountingClock, "now_ms", lambda _: next(days))
-    harness = await play(ScriptedModel([AGAIN, DONE]), answering("tool"), settings=limited(Limits(minutes=480)))
+    harness = await run_to_end(
+        ScriptedModel([AGAIN, DONE]), fixed_tool("tool"), settings=settings_with(Limits(minutes=480))
+    )
     assert harness.end_of("r1").outcome == "completed"
 
 
-async def test_a_run_may_cost_so_much() -> None:
+async def test_cost_limit_ends_the_run() -> None:
     usage = Usage(output_tokens=400_000)
-    model = ScriptedModel(lambda request: Step(forever(request).acts, usage), info=info(price=Price(output=1.0)))
-    harness = await play(model, answering("tool"), settings=limited(Limits(cost=1.0)))
+    model = ScriptedModel(lambda request: Step(endless_calls(request).acts, usage), info=info(price=Price(output=1.0)))
+    harness = await run_to_end(model, fixed_tool("tool"), settings=settings_with(Limits(cost=1.0)))
     assert len(model.requests) == 3
     assert harness.end_of("r1").error.startswith("limit")
 
 
-async def test_no_limit_is_no_limit() -> None:
-    harness = await play(ScriptedModel([AGAIN, DONE]), answering("tool"), settings=limited(Limits(0, 0.0, 0.0)))
+async def test_limits_of_zero_are_unlimited() -> None:
+    harness = await run_to_end(
+        ScriptedModel([AGAIN, DONE]), fixed_tool("tool"), settings=settings_with(Limits(0, 0.0, 0.0))
+    )
     assert harness.end_of("r1").outcome == "completed"
 
 
-async def test_a_model_that_counts_its_calls_from_one_in_every_turn() -> None:
-    """Screens match results by the id of the call: an id that the session has seen is not used again."""
+async def test_call_ids_repeated_by_the_model_are_made_unique() -> None:
+    """Clients match results by call id: an id that the session has seen is not used again."""
     call = Step((Call("tool", id=ToolCallId("call_1")),))
     model = ScriptedModel([call, DONE, call, call, DONE])
-    harness = await Harness.open(model, tools=[answering("tool")])
+    harness = await Harness.open(model, tools=[fixed_tool("tool")])
     for run in ("r1", "r2"):
         await harness.prompt("go", run)
         await harness.quiet()
@@ -229,10 +237,10 @@ async def test_a_folded_prompt_is_in_the_next_request() -> None:
     await harness.assert_valid(model.requests)
 
 
-# What is told.
+# Published events.
 
 
-def told(event: Event) -> str:
+def name_of(event: Event) -> str:
     match event:
         case MessageEvent(change=change):
             end = change.object.finish
@@ -246,8 +254,8 @@ def told(event: Event) -> str:
 
 
 async def test_the_order_of_events_in_a_turn() -> None:
-    harness = await play(ScriptedModel([Step((Think("hm"), Say("hi"), Call("tool"))), DONE]), answering("tool"))
-    events = [told(event) for number, event in harness.published.events if number is not None]
+    harness = await run_to_end(ScriptedModel([Step((Think("hm"), Say("hi"), Call("tool"))), DONE]), fixed_tool("tool"))
+    events = [name_of(event) for number, event in harness.published.events if number is not None]
     assert events[1:] == [
         "run created", "run updated", "user created stop",
         "run updated", "assistant created",
@@ -258,8 +266,8 @@ async def test_the_order_of_events_in_a_turn() -> None:
     ]  # fmt: skip
 
 
-async def test_a_call_is_on_record_before_it_runs() -> None:
-    """What was called is known after a crash, whatever the call did."""
+async def test_call_is_stored_before_it_runs() -> None:
+    """After a crash the call is known, whatever its effects were."""
     tool = GatedTool("tool")
     harness = await Harness.open(ScriptedModel([AGAIN, DONE]), tools=[tool])
     await harness.prompt("go", "r1")
@@ -274,7 +282,7 @@ async def test_a_call_is_on_record_before_it_runs() -> None:
 
 
 class Endless:
-    """A model that always has something ready, and goes on for very long."""
+    """A model that streams without a pause for very long."""
 
     info = ModelInfo("test", "endless")
 
@@ -307,11 +315,11 @@ async def test_a_model_that_never_pauses_can_be_cancelled() -> None:
 
 @pytest.mark.parametrize("after", range(6))
 async def test_a_cancel_closes_the_providers_stream(after: int) -> None:
-    """R4: wherever the answer is at that moment."""
+    """R4: at any point of the response."""
     step = Step((Think("h m", "sig"), Say("a b"), Call("tool")))
     model = GatedModel(ScriptedModel([step]), after=after)
     model.midway.shut()
-    harness = await Harness.open(model, tools=[answering("tool")], settings=PATIENT)
+    harness = await Harness.open(model, tools=[fixed_tool("tool")], settings=PATIENT)
     await harness.prompt("go", "r1")
     await model.midway.reached.wait()
     assert model.open_streams == 1
@@ -324,7 +332,7 @@ async def test_a_cancel_closes_the_providers_stream(after: int) -> None:
 
 
 class SlowModels(FixedModels):
-    """Models that take their time to be had."""
+    """Models whose lookup waits at a gate."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -335,8 +343,8 @@ class SlowModels(FixedModels):
         return await super().large()
 
 
-async def test_a_cancel_before_there_is_an_answer_leaves_a_canceled_turn() -> None:
-    """C-38: the run has begun, its answer has not."""
+async def test_cancel_before_the_response_leaves_a_canceled_turn() -> None:
+    """C-38: the run has started, its response has not."""
     model = ScriptedModel([DONE])
     models = SlowModels(model)
     harness = await Harness.open(models, settings=PATIENT)
@@ -351,12 +359,12 @@ async def test_a_cancel_before_there_is_an_answer_leaves_a_canceled_turn() -> No
     await harness.assert_valid()
 
 
-async def test_parts_after_the_end_of_an_answer_do_no_harm() -> None:
+async def test_parts_after_the_end_of_a_response_are_ignored() -> None:
     class Chatty(Endless):
         async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
             yield TextDelta("hi")
             yield FinishedPart("stop")
             yield TextDelta("!")
 
-    harness = await play(Chatty())
+    harness = await run_to_end(Chatty())
     assert harness.end_of("r1").text == "hi!"

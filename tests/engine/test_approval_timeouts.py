@@ -7,14 +7,14 @@ from typing import Literal
 
 import pytest
 
-from engine.helpers import PLAIN, results_of, virtual_seconds
+from engine.helpers import PLAIN, results_of, sleep_virtual
 from holdfast.domain.approvals import PermissionRequest, Question, QuestionAnswer, QuestionRequest, Verdict
 from holdfast.domain.errors import PermissionDenied, StorageUnavailable
 from holdfast.domain.events import PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import CloseRequest
 from holdfast.domain.runs import Prompt
-from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
@@ -28,7 +28,7 @@ Kind = Literal["permission", "question"]
 
 
 class Context:
-    """What a request knows of its call."""
+    """Context of the call that makes the request."""
 
     def __init__(self, session: SessionId) -> None:
         self.session_id = session
@@ -36,23 +36,23 @@ class Context:
         self.tool_call_id = ToolCallId("call")
 
 
-async def opened(ledger: GatedLedger | None = None) -> Harness:
+async def open_harness(ledger: GatedLedger | None = None) -> Harness:
     return await Harness.open(ScriptedModel([], info=PLAIN), ledger=ledger)
 
 
 def timers() -> int:
-    """How many timers run."""
+    """Return the number of running timers."""
     loop = asyncio.get_running_loop()
     return sum(not handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
 
 
-# What decides.
+# Decisions.
 
 
-def expected(
+def expected_decision(
     verdict: Verdict, *, interactive: bool, yolo: bool, skips: bool, insists: bool, granted: str
 ) -> Literal["refuse", "allow", "ask"]:
-    """The rules in their order: what is denied, what insists on a person, what is not asked, what was allowed."""
+    """Apply the rules in their order: deny, forced request, skipped request, earlier grant."""
     if verdict.decision == "deny":
         return "refuse"
     if verdict.insists:
@@ -72,8 +72,8 @@ VERDICTS = tuple(
 
 @pytest.mark.parametrize("granted", ["", "session", "always", "another session", "another command"])
 def test_every_combination_of_rule_mode_and_grant(granted: str) -> None:
-    async def scene() -> None:
-        harness = await opened()
+    async def scenario() -> None:
+        harness = await open_harness()
         engine = harness.workspace.engine
         other = (await harness.workspace.sessions.create()).id
         seen = set()
@@ -97,17 +97,19 @@ def test_every_combination_of_rule_mode_and_grant(granted: str) -> None:
                     assert isinstance(error, PermissionDenied)
                     assert not error.stops_turn
                     assert "Why." in str(error)
-            due = expected(verdict, granted=granted, interactive=interactive, yolo=yolo, skips=skips, insists=insists)
+            due = expected_decision(
+                verdict, granted=granted, interactive=interactive, yolo=yolo, skips=skips, insists=insists
+            )
             assert found == due, (verdict, flags, yolo, granted)
             seen.add(found)
         assert seen == {"refuse", "allow", "ask"}
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 async def grant(asks: Approvals, session: SessionId, granted: str) -> None:
-    """Have it allowed once, so that it counts from now on."""
+    """Grant the permit once, so that it counts from now on."""
     asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
     permit = OTHER if granted == "another command" else PERMIT
     asking = start(asks.permit(Context(session), permit, interactive=True))  # type: ignore[arg-type]
@@ -118,10 +120,10 @@ async def grant(asks: Approvals, session: SessionId, granted: str) -> None:
 
 @pytest.mark.parametrize("action", ["allow", "allow_session", "allow_always"])
 def test_the_scope_of_an_answer(action: Literal["allow", "allow_session", "allow_always"]) -> None:
-    """Once, the session and its sub-agents, or everything from now on; a deleted session is forgotten."""
+    """Once, for the session and its sub-agents, or for everything; a deleted session is forgotten."""
 
-    async def scene() -> None:
-        harness = await opened()
+    async def scenario() -> None:
+        harness = await open_harness()
         engine = harness.workspace.engine
         asks = Approvals(engine.recorder, harness.ledger, engine.new_id)
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)",))
@@ -132,19 +134,19 @@ def test_the_scope_of_an_answer(action: Literal["allow", "allow_session", "allow
         await until(lambda: asks.permissions)
         assert await asks.grant(asks.permissions[0].id, action)
         await asking
-        covered = {name for name in (harness.session, child, below, other) if await is_free(asks, name)}
+        covered = {name for name in (harness.session, child, below, other) if await is_granted(asks, name)}
         own = {harness.session, child, below}
         assert covered == {"allow": set(), "allow_session": own, "allow_always": {*own, other}}[action]
         asks.forget_sessions([harness.session])
-        left = {name for name in (harness.session, other) if await is_free(asks, name)}
+        left = {name for name in (harness.session, other) if await is_granted(asks, name)}
         assert left == ({harness.session, other} if action == "allow_always" else set())
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-async def is_free(asks: Approvals, session: SessionId) -> bool:
-    """Whether the permit is given without asking."""
+async def is_granted(asks: Approvals, session: SessionId) -> bool:
+    """Return true if the permit is granted without a request."""
     asking = start(asks.permit(Context(session), PERMIT, interactive=True))  # type: ignore[arg-type]
     await until(lambda: asking.done() or asks.permissions)
     is_done = asking.done()
@@ -153,71 +155,71 @@ async def is_free(asks: Approvals, session: SessionId) -> bool:
     return is_done
 
 
-# How long it waits.
+# Timeouts.
 
 
 def begin(asks: Approvals, kind: Kind, session: SessionId) -> "asyncio.Task[object]":
     context = Context(session)
     if kind == "permission":
         return start(asks.permit(context, PERMIT, interactive=True))  # type: ignore[arg-type]
-    return start(asks.ask_questions(context, Inquiry((Question("", "yes_no", "?"),))))  # type: ignore[arg-type]
+    return start(asks.ask_questions(context, QuestionBatch((Question("", "yes_no", "?"),))))  # type: ignore[arg-type]
 
 
-def open_ones(asks: Approvals) -> tuple[PermissionRequest | QuestionRequest, ...]:
+def open_requests(asks: Approvals) -> tuple[PermissionRequest | QuestionRequest, ...]:
     return (*asks.permissions, *asks.questions)
 
 
 HISTORIES: dict[str, tuple[list[str], bool]] = {
-    "nobody was ever there": ([], True),
-    "everybody has left": (["came", "left"], True),
-    "one of two has left": (["came", "came", "left"], False),
-    "somebody is there": (["came"], False),
-    "somebody came back": (["came", "left", "came"], False),
-    "two have left": (["came", "came", "left", "left"], True),
+    "no client was ever attached": ([], True),
+    "every client has detached": (["attach", "detach"], True),
+    "one of two has detached": (["attach", "attach", "detach"], False),
+    "a client is attached": (["attach"], False),
+    "a client attached again": (["attach", "detach", "attach"], False),
+    "both have detached": (["attach", "attach", "detach", "detach"], True),
 }
 
 
 @pytest.mark.parametrize("kind", ["permission", "question"])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_request_expires_only_while_no_client_is_attached(history: str, kind: Kind) -> None:
-    """From every state in which it can be made; to the second."""
+    """From every state in which it can be made, to the second."""
     events, expires = HISTORIES[history]
 
-    async def scene() -> None:
-        harness = await opened()
+    async def scenario() -> None:
+        harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 100.0
         for event in events:
-            (asks.client_attached if event == "came" else asks.client_detached)()
-            await virtual_seconds(7)
+            (asks.client_attached if event == "attach" else asks.client_detached)()
+            await sleep_virtual(7)
         asking = begin(asks, kind, harness.session)
-        await virtual_seconds(99.9)
-        assert len(open_ones(asks)) == 1
+        await sleep_virtual(99.9)
+        assert len(open_requests(asks)) == 1
         await asyncio.sleep(0.2 if expires else 10_000)
-        assert len(open_ones(asks)) == (0 if expires else 1)
+        assert len(open_requests(asks)) == (0 if expires else 1)
         assert asking.done() == expires
         assert timers() == 0
         if not expires:
-            for _ in range(events.count("came") - events.count("left")):
+            for _ in range(events.count("attach") - events.count("detach")):
                 asks.client_detached()
-            await virtual_seconds(99.9)
+            await sleep_virtual(99.9)
             assert not asking.done()
-            await virtual_seconds(0.2)
+            await sleep_virtual(0.2)
             assert asking.done()
         await asyncio.wait([asking])
         assert timers() == 0
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("kind", ["permission", "question"])
-def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> None:
-    """On random histories, against the plainest count."""
+def test_timeout_starts_when_the_last_client_detaches(kind: Kind) -> None:
+    """On random histories, compared with the simplest possible count."""
 
-    async def scene(dice: random.Random) -> bool:
-        harness = await opened()
+    async def scenario(dice: random.Random) -> bool:
+        harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 50.0
@@ -226,7 +228,7 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
         for _ in range(readers):
             asks.client_attached()
         asking = begin(asks, kind, harness.session)
-        await until(lambda: open_ones(asks))
+        await until(lambda: open_requests(asks))
         since = loop.time() if readers == 0 else None
         for _ in range(dice.randint(0, 6)):
             wait = dice.choice([1.0, 20.0, 49.0])
@@ -242,7 +244,7 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
                 readers += 1
                 since = None
         if since is None:
-            await virtual_seconds(1_000)
+            await sleep_virtual(1_000)
             assert not asking.done()
             assert timers() == 0
             asking.cancel()
@@ -254,42 +256,42 @@ def test_the_time_is_counted_from_the_moment_the_last_one_left(kind: Kind) -> No
         await harness.close()
         return since is None
 
-    assert {run_seeded(scene, seed) for seed in range(40)} == {True, False}
+    assert {run_seeded(scenario, seed) for seed in range(40)} == {True, False}
 
 
 @pytest.mark.parametrize("kind", ["permission", "question"])
 def test_an_expiry_that_cannot_be_stored_is_tried_again(kind: Kind) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         ledger = GatedLedger()
-        harness = await opened(ledger)
+        harness = await open_harness(ledger)
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 10.0
         asking = begin(asks, kind, harness.session)
-        await until(lambda: open_ones(asks))
+        await until(lambda: open_requests(asks))
         ledger.refused = (CloseRequest,)
-        await virtual_seconds(15)
-        assert (asking.done(), len(open_ones(asks)), timers()) == (False, 1, 1)
+        await sleep_virtual(15)
+        assert (asking.done(), len(open_requests(asks)), timers()) == (False, 1, 1)
         ledger.refused = ()
-        await virtual_seconds(6)
+        await sleep_virtual(6)
         assert asking.done()
-        assert (len(open_ones(asks)), timers()) == (0, 0)
+        assert (len(open_requests(asks)), timers()) == (0, 0)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("end", ["answer", "cancel"])
 @pytest.mark.parametrize("kind", ["permission", "question"])
 def test_a_closed_request_leaves_no_timer(kind: Kind, end: str) -> None:
-    async def scene() -> None:
-        harness = await opened()
+    async def scenario() -> None:
+        harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asking = begin(asks, kind, harness.session)
-        await until(lambda: open_ones(asks))
+        await until(lambda: open_requests(asks))
         assert timers() == 1
-        (request,) = open_ones(asks)
+        (request,) = open_requests(asks)
         if end == "cancel":
             asking.cancel()
         elif isinstance(request, PermissionRequest):
@@ -298,25 +300,25 @@ def test_a_closed_request_leaves_no_timer(kind: Kind, end: str) -> None:
             assert await asks.answer(request.id, [QuestionAnswer(request.questions[0].id, yes=True)])
         await asyncio.wait([asking])
         await harness.workspace.engine.recorder.put(sync=False)
-        assert (timers(), open_ones(asks)) == (0, ())
+        assert (timers(), open_requests(asks)) == (0, ())
         asks.client_attached()
         asks.client_detached()
         assert timers() == 0
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("interactive", [True, False])
 @pytest.mark.parametrize("way", ["expired", "denied", "denied with a reason"])
 def test_the_run_after_a_denial(way: str, *, interactive: bool) -> None:
-    """A person who refuses without a word stops the turn; where there is none, or with a reason, the model goes on."""
+    """A denial by a user without a message stops the turn; otherwise, or without a user, the model continues."""
 
     async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         await context.permit(PERMIT)
         return ToolOutcome("ran")
 
-    async def scene() -> None:
+    async def scenario() -> None:
         model = ScriptedModel([Step((Call("bash"),)), Step((Say("so be it"),))])
         settings = EngineSettings(titles=False, limits=Limits(minutes=0))
         harness = await Harness.open(model, tools=[SimpleTool("bash", act)], settings=settings)
@@ -346,14 +348,14 @@ def test_the_run_after_a_denial(way: str, *, interactive: bool) -> None:
         assert harness.end_of("r1").outcome == "completed"
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
-    """Also for the very first one: nothing was closed before it."""
+def test_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
+    """This holds for the first batch too, although none was closed before it."""
 
-    async def scene() -> None:
-        harness = await opened()
+    async def scenario() -> None:
+        harness = await open_harness()
         asks = harness.workspace.approvals
         assert asks.pause == 0.0
         first, second = (begin(asks, "question", harness.session) for _ in range(2))
@@ -361,8 +363,8 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
         assert await asks.dismiss()
         assert await first is None
         assert asks.pause == pytest.approx(0.5)
-        assert not await asks.dismiss(), "who cancels right after it means the one before"
-        await virtual_seconds(0.5)
+        assert not await asks.dismiss(), "a dismissal right after it was meant for the previous batch"
+        await sleep_virtual(0.5)
         assert asks.pause == 0.0
         assert await asks.dismiss()
         assert await second is None
@@ -370,12 +372,12 @@ def test_the_next_batch_of_questions_counts_as_shown_after_a_pause() -> None:
         assert [event.change.object.cancelled for event in closed] == [True, True]
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_a_rule_that_cannot_be_saved_allows_once() -> None:
-    async def scene() -> None:
-        harness = await opened()
+    async def scenario() -> None:
+        harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask", saves=("Bash(make)", "Bash(ls)"))
         saved: list[str] = []
@@ -394,7 +396,7 @@ def test_a_rule_that_cannot_be_saved_allows_once() -> None:
             assert (granting.exception() is not None) == fails
             assert asking.exception() is None
         assert saved == ["Bash(make)", "Bash(make)", "Bash(ls)"]
-        assert not await is_free(asks, harness.session), "the saved rules decide, not this workspace's memory"
+        assert not await is_granted(asks, harness.session), "the saved rules decide, not this workspace's memory"
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)

@@ -33,7 +33,7 @@ from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.ledger import Answer, CloseRequest, Write
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
-from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.approvals import check_answers, find_batch, subject_of
 from holdfast.engine.recovery import UnansweredRequests
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
@@ -46,8 +46,8 @@ from holdfast.testing.seeded_loop import in_virtual_time, run_seeded
 ACTIONS: tuple[GrantAction, ...] = ("allow", "allow_session", "allow_always", "deny")
 
 
-class Scene:
-    """A workspace whose model calls one tool that asks for permission, and one that asks questions."""
+class Scenario:
+    """A workspace whose model calls one tool that requests permission, and one that submits questions."""
 
     def __init__(self, ledger: MemoryLedger | None = None) -> None:
         self.ran: list[str] = []
@@ -60,7 +60,7 @@ class Scene:
             return ToolOutcome("ran")
 
         async def ask_questions(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-            answers = await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
+            answers = await context.ask_questions(QuestionBatch((Question("", "yes_no", "?"),)))
             return ToolOutcome("dismissed" if answers is None else str(answers[0].yes))
 
         def script(request: ModelRequest) -> Step:
@@ -74,24 +74,24 @@ class Scene:
 
 
 async def test_r4_recovery_withdraws_the_requests_of_interrupted_runs() -> None:
-    """R4, R10: once, before the end of the run, and by nobody. What was answered is not closed again."""
+    """R4, R10: once, before the end of the run, and without a client name. Answered requests are not closed again."""
     ledger = MemoryLedger()
-    scene = Scene(ledger)
-    dead = await scene.open()
+    scenario = Scenario(ledger)
+    dead = await scenario.open()
     other = (await dead.workspace.sessions.create("other")).id
     for session in (dead.session, other):
         await dead.workspace.inputs.submit(_prompt(session))
     asks = dead.workspace.approvals
     await until(lambda: len(asks.permissions) == len(asks.questions) == 2)
-    await asks.grant(asks.permissions[0].id, "allow", by="somebody")
+    await asks.grant(asks.permissions[0].id, "allow", by="a client")
     bodies = [body for _, body in await ledger.events_after(dead.workspace.record.id, 0, 1_000)]
     again = await Harness.open(ScriptedModel([]), ledger=ledger, ids="later")
-    told = [event for _, event in again.published.events]
-    kinds = [type(event) for event in told]
+    published = [event for _, event in again.published.events]
+    kinds = [type(event) for event in published]
     assert kinds.count(RunCompleteEvent) == 2
-    notices = [event.change.object for event in told if isinstance(event, PermissionNotificationEvent)]
+    notices = [event.change.object for event in published if isinstance(event, PermissionNotificationEvent)]
     assert [(item.session_id, item.withdrawn, item.by) for item in notices] == [(other, True, "")]
-    closed = [event.change.object for event in told if isinstance(event, QuestionNotificationEvent)]
+    closed = [event.change.object for event in published if isinstance(event, QuestionNotificationEvent)]
     assert {(item.session_id, item.withdrawn, item.by) for item in closed} == {
         (dead.session, True, ""),
         (other, True, ""),
@@ -105,7 +105,7 @@ async def test_r4_recovery_withdraws_the_requests_of_interrupted_runs() -> None:
         await harness.close()
 
 
-async def _until_asked(harness: Harness) -> None:
+async def _wait_for_request(harness: Harness) -> None:
     asks = harness.workspace.approvals
     await until(lambda: len(asks.permissions) == len(asks.questions) == 1)
 
@@ -116,12 +116,12 @@ async def _results(harness: Harness, session: SessionId) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "interrupted", "killed"])
-async def test_a_call_that_was_never_allowed_is_reported_without_effects(how: str) -> None:
-    """Cancelled, or stopped with its server, or found by the next server after a kill."""
+async def test_call_that_was_not_approved_is_reported_without_effects(how: str) -> None:
+    """Cancelled, stopped by a shutdown, or found by the next server after a kill."""
     ledger = MemoryLedger()
-    harness = await Scene(ledger).open()
+    harness = await Scenario(ledger).open()
     await harness.workspace.inputs.submit(_prompt(harness.session))
-    await _until_asked(harness)
+    await _wait_for_request(harness)
     later = harness
     if how == "cancelled":
         await harness.cancel()
@@ -148,7 +148,7 @@ def _requested(ask: str = "p1", *, run: RunId = RUN, continues: bool = False) ->
     return PermissionRequestEvent(Change("created", request))
 
 
-def _noted(ask: str = "p1", *, granted: bool = False, denied: bool = False) -> ApprovalEvent:
+def _notification(ask: str = "p1", *, granted: bool = False, denied: bool = False) -> ApprovalEvent:
     return PermissionNotificationEvent(Change("created", PermissionNotification(CALL, granted, denied, ask)))
 
 
@@ -156,12 +156,15 @@ _QUESTION = QuestionRequestEvent(Change("created", QuestionRequest("q1", Session
 _ANSWERED = QuestionNotificationEvent(Change("created", QuestionNotification("q1")))
 
 HISTORIES: dict[str, tuple[tuple[ApprovalEvent, ...], bool]] = {
-    "asked": ((_requested(), _noted()), True),
-    "denied, and its result was lost": ((_requested(), _noted(denied=True)), True),
-    "allowed": ((_requested(), _noted(granted=True)), False),
-    "allowed, then asked again": ((_requested(), _noted(granted=True), _requested("p2", continues=True)), False),
-    "allowed by a rule, then asked": ((_requested(continues=True),), False),
-    "asked by another run": ((_requested(run=RunId("r2")),), False),
+    "requested": ((_requested(), _notification()), True),
+    "denied, and its result was lost": ((_requested(), _notification(denied=True)), True),
+    "allowed": ((_requested(), _notification(granted=True)), False),
+    "allowed, then requested again": (
+        (_requested(), _notification(granted=True), _requested("p2", continues=True)),
+        False,
+    ),
+    "allowed by a rule, then requested": ((_requested(continues=True),), False),
+    "requested by another run": ((_requested(run=RunId("r2")),), False),
     "a question": ((_QUESTION,), True),
     "a question that was answered": ((_QUESTION, _ANSWERED), False),
 }
@@ -177,7 +180,7 @@ def test_after_a_kill_the_log_identifies_calls_without_effects(history: str) -> 
 
 
 async def test_a_later_request_of_a_call_is_marked_as_continuing() -> None:
-    """The call was allowed something before: if its server dies now, it may have had effects."""
+    """The call was granted something before: if the server dies now, it may have had effects."""
 
     async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         for place in ("/one", "/two"):
@@ -195,8 +198,8 @@ async def test_a_later_request_of_a_call_is_marked_as_continuing() -> None:
     assert "was not undone" in (await _results(harness, harness.session))["fetch"]
 
 
-async def _answer(harness: Harness, dice: random.Random, seen: list[bool]) -> None:
-    """Somebody who answers whatever is open, in some way, at some time."""
+async def _answer_randomly(harness: Harness, dice: random.Random, seen: list[bool]) -> None:
+    """Answer open requests at random, at random times."""
     asks = harness.workspace.approvals
     for _ in range(dice.randint(0, 60)):
         await asyncio.sleep(0)
@@ -211,7 +214,7 @@ async def _answer(harness: Harness, dice: random.Random, seen: list[bool]) -> No
 
 
 def _check(harness: Harness) -> None:
-    """Each ask is closed exactly once, in the log, before its run's end."""
+    """Check that each request is closed exactly once, in the log, before the end of its run."""
     opened: dict[str, str] = {}
     closed: list[str] = []
     ended: set[str] = set()
@@ -230,25 +233,25 @@ def _check(harness: Harness) -> None:
             case RunCompleteEvent(change=change):
                 ended.add(change.object.run_id)
                 open_now = {ask for ask, run in opened.items() if run == change.object.run_id} - set(closed)
-                assert not open_now, "R4: a run's end is told while an ask of it is open"
+                assert not open_now, "R4: the end of a run is published while a request of it is open"
             case _:
                 pass
     assert sorted(closed) == sorted(opened), "R10: closed exactly once"
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
-def test_r10_no_interleaving_closes_an_ask_twice_or_leaves_one_open(first: int) -> None:
+def test_r10_no_interleaving_closes_a_request_twice_or_leaves_one_open(first: int) -> None:
     async def live(dice: random.Random) -> None:
-        scene = Scene()
-        harness = await scene.open()
+        scenario = Scenario()
+        harness = await scenario.open()
         run = await harness.workspace.inputs.submit(_prompt(harness.session))
         resolved: list[bool] = []
-        people = [_answer(harness, dice, resolved) for _ in range(3)]
+        people = [_answer_randomly(harness, dice, resolved) for _ in range(3)]
         if dice.random() < 0.6:
             people.append(_cancel(harness, dice))
         await asyncio.gather(*people)
         while harness.workspace.engine.is_busy():
-            await _answer(harness, dice, resolved)
+            await _answer_randomly(harness, dice, resolved)
             await asyncio.sleep(dice.random() / 100)
         await harness.quiet()
         _check(harness)
@@ -259,7 +262,7 @@ def test_r10_no_interleaving_closes_an_ask_twice_or_leaves_one_open(first: int) 
             for _, event in harness.published.events
             if isinstance(event, PermissionNotificationEvent)
         ]
-        assert not scene.ran or any(granted), "nothing is done that nobody allowed"
+        assert not scenario.ran or any(granted), "a tool ran without a grant"
         assert run.run_id in {end.run_id for end in harness.ends()}
         await harness.close()
 
@@ -277,8 +280,8 @@ def _prompt(session: SessionId) -> Prompt:
     return Prompt(session, "go", interactive=True)
 
 
-class Breaking:
-    """A disk that fails from the moment somebody is about to be asked, until it is mended."""
+class BreakingDisk:
+    """A disk that fails as soon as a request is about to be stored, until it is repaired."""
 
     def __init__(self) -> None:
         self.is_broken = False
@@ -291,11 +294,11 @@ class Breaking:
         return Verdict("ask")
 
 
-def test_an_ask_that_cannot_be_stored_fails_its_run_and_is_never_shown() -> None:
+def test_request_that_cannot_be_stored_fails_its_run_and_is_never_published() -> None:
     async def live() -> None:
-        disk = Breaking()
-        scene = Scene(MemoryLedger(fail=disk.fail))
-        harness = await scene.open()
+        disk = BreakingDisk()
+        scenario = Scenario(MemoryLedger(fail=disk.fail))
+        harness = await scenario.open()
         asks = harness.workspace.approvals
         asks.judge = disk.judge
         await harness.workspace.inputs.submit(_prompt(harness.session))
@@ -303,7 +306,7 @@ def test_an_ask_that_cannot_be_stored_fails_its_run_and_is_never_shown() -> None
         assert asks.permissions == ()
         disk.is_broken = False
         await harness.quiet()
-        assert scene.ran == []
+        assert scenario.ran == []
         assert harness.ends()[0].outcome == "failed"
         await harness.close()
 
@@ -315,11 +318,11 @@ def _open(harness: Harness) -> tuple[int, int]:
 
 
 def test_a_request_expires_after_a_day_without_clients() -> None:
-    """While somebody is there it waits for ever; the time begins anew each time the last one leaves."""
+    """While a client is attached it waits without limit; the time starts again each time the last client detaches."""
 
     async def live() -> None:
-        scene = Scene()
-        harness = await scene.open()
+        scenario = Scenario()
+        harness = await scenario.open()
         asks = harness.workspace.approvals
         asks.client_attached()
         await harness.workspace.inputs.submit(_prompt(harness.session))
@@ -334,14 +337,14 @@ def test_a_request_expires_after_a_day_without_clients() -> None:
         await asyncio.sleep(asks.timeout() + 1)
         assert _open(harness) == (0, 0)
         await harness.quiet()
-        assert scene.ran == []
+        assert scenario.ran == []
         _check(harness)
         await harness.close()
 
     in_virtual_time(live)
 
 
-def test_which_batch_an_answer_is_for() -> None:
+def test_answer_is_matched_to_its_batch() -> None:
     first = QuestionRequest(
         "b1", SessionId("s"), ToolCallId("c"), (Question("q1", "yes_no", "?"), Question("q2", "free_text", "?"))
     )
@@ -362,7 +365,7 @@ def test_which_batch_an_answer_is_for() -> None:
     assert found("nosuch") is None
 
 
-def test_answers_are_checked() -> None:
+def test_invalid_answers_are_refused() -> None:
     choices = (Choice("a", "A"), Choice("b", "B"))
     batch = QuestionRequest(
         "b", SessionId("s"), ToolCallId("c"), (Question("q", "multi_choice", "?", choices=choices),)
@@ -375,7 +378,7 @@ def test_answers_are_checked() -> None:
 
 
 def test_c60_the_subject_of_a_grant() -> None:
-    """C-60: lines, files, addresses and other parameters each stand for themselves."""
+    """C-60: command lines, files, addresses and other parameters are each subjects of their own."""
 
     def file(path: str, content: str = "") -> Permit:
         return Permit("write", "write", path, "", {"file_path": path, "new_content": content})
@@ -396,11 +399,11 @@ def test_c60_the_subject_of_a_grant() -> None:
 
 
 def test_grants_of_a_session_cover_its_sub_agents() -> None:
-    """A helper works in a session below; what was allowed above is not asked again there, nor the other way round."""
+    """A sub-agent works in a child session; a grant of the parent applies there, but not the other way round."""
 
     async def live() -> None:
-        scene = Scene()
-        harness = await scene.open()
+        scenario = Scenario()
+        harness = await scenario.open()
         asks = harness.workspace.approvals
         other = (await harness.workspace.sessions.create("Other")).id
         below = (await harness.workspace.sessions.create("Below", harness.session)).id
@@ -413,14 +416,14 @@ def test_grants_of_a_session_cover_its_sub_agents() -> None:
             for batch in asks.questions:
                 await asks.dismiss(batch.id)
             await harness.workspace.engine.wait_until_idle(session)
-            assert run.run_id in scene.ran
+            assert run.run_id in scenario.ran
         await harness.close()
 
     in_virtual_time(live)
 
 
 class HeldLedger(MemoryLedger):
-    """Holds, or fails, the writing of answers."""
+    """Holds, or fails, the commit of answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -440,8 +443,8 @@ class HeldLedger(MemoryLedger):
 async def test_r10_an_answer_takes_effect_when_it_is_stored() -> None:
     """Until then the request is open, the call waits, and no rule is saved."""
     ledger = HeldLedger()
-    scene = Scene(ledger)
-    harness = await scene.open()
+    scenario = Scenario(ledger)
+    harness = await scenario.open()
     asks = harness.workspace.approvals
     saved: list[str] = []
     asks.save_rule = saved.append
@@ -453,11 +456,11 @@ async def test_r10_an_answer_takes_effect_when_it_is_stored() -> None:
     second = tasks.start(asks.grant(asks.permissions[0].id, "deny", by="two"), name="second")
     answered = tasks.start(asks.answer("", [QuestionAnswer(asks.questions[0].questions[0].id, yes=True)]), name="third")
     await settle_down(200)
-    assert (scene.ran, saved, _open(harness)) == ([], [], (1, 1))
+    assert (scenario.ran, saved, _open(harness)) == ([], [], (1, 1))
     ledger.gate.open()
     assert (await first, await second, await answered) == (True, False, True)
     await harness.quiet()
-    assert (len(scene.ran), saved) == (1, ["bash(make)"])
+    assert (len(scenario.ran), saved) == (1, ["bash(make)"])
     _check(harness)
     await harness.close()
 
@@ -465,8 +468,8 @@ async def test_r10_an_answer_takes_effect_when_it_is_stored() -> None:
 async def test_r10_an_answer_that_cannot_be_stored_leaves_the_request_open() -> None:
     ledger = HeldLedger()
     ledger.gate.open()
-    scene = Scene(ledger)
-    harness = await scene.open()
+    scenario = Scenario(ledger)
+    harness = await scenario.open()
     asks = harness.workspace.approvals
     saved: list[str] = []
     asks.save_rule = saved.append
@@ -479,11 +482,11 @@ async def test_r10_an_answer_that_cannot_be_stored_leaves_the_request_open() -> 
     for close in (asks.dismiss(), asks.answer("", [QuestionAnswer(asks.questions[0].questions[0].id, yes=True)])):
         with pytest.raises(StorageUnavailable):
             await close
-    assert (scene.ran, saved, _open(harness)) == ([], [], (1, 1))
+    assert (scenario.ran, saved, _open(harness)) == ([], [], (1, 1))
     ledger.fails = False
     assert await asks.grant(asks.permissions[0].id, "allow")
     assert await asks.dismiss()
     await harness.quiet()
-    assert len(scene.ran) == 1
+    assert len(scenario.ran) == 1
     _check(harness)
     await harness.close()

@@ -1,10 +1,10 @@
-"""Cases of docs/cases.md, each by its id, through the real engine: accepting and cancelling inside one session."""
+"""Cases of docs/cases.md, each by its id, through the real engine: acceptance and cancellation within one session."""
 
 import asyncio
 
 import pytest
 
-from engine.gated_worlds import echo, gated, held, slow_reads
+from engine.gated_harness import echo, gated_model, slow_run_reads, wait_for_request
 from holdfast.domain.errors import WorkspaceClosing
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, Refusal
@@ -13,11 +13,11 @@ from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool
 from holdfast.testing.harness import Harness
 
-# Accepting and cancelling inside one session.
+# Acceptance and cancellation within one session.
 
 
 async def test_c01_a_second_end_of_a_run_is_refused() -> None:
-    """C-01: ending is absorbing; however often an end is written, there is one."""
+    """C-01: an end is final; however often an end is written, one is stored."""
     harness = await Harness.open(ScriptedModel(echo))
     await harness.prompt("hello", "r1")
     await harness.quiet()
@@ -28,8 +28,8 @@ async def test_c01_a_second_end_of_a_run_is_refused() -> None:
     assert (await harness.run("r1")).outcome == "completed"
 
 
-async def test_c02_cancel_when_idle_leaves_nothing() -> None:
-    """C-02: an idle cancel does nothing: no event, no row, no lane."""
+async def test_c02_idle_cancel_leaves_nothing() -> None:
+    """C-02: no event, no row, no lane."""
     harness = await Harness.open(ScriptedModel(echo))
     before = list(harness.published.events)
     assert await harness.cancel() == ()
@@ -60,9 +60,9 @@ async def test_c03_c04_c11_cancel_before_the_start_is_kept() -> None:
 
 
 async def test_c03_c36_cancel_right_after_the_acceptance_is_not_lost() -> None:
-    """C-03, C-36 at this level: asked again while the run is still ending, it names the same run."""
-    model = gated()
-    ledger, gate = slow_reads()
+    """C-03, C-36 at this level: a second cancel while the run is ending names the same run."""
+    model = gated_model()
+    ledger, gate = slow_run_reads()
     harness = await Harness.open(model, ledger=ledger)
     gate.shut()
     await harness.prompt("hello", "r1")
@@ -77,12 +77,12 @@ async def test_c03_c36_cancel_right_after_the_acceptance_is_not_lost() -> None:
 
 @pytest.mark.parametrize("after_start", [False, True])
 async def test_c05_the_conversation_of_a_canceled_turn_is_repaired(after_start: bool) -> None:
-    """C-05: both messages if the prompt is not there yet, only the answer if it is."""
-    model = gated()
+    """C-05: both messages if the prompt is not stored yet, only the response if it is."""
+    model = gated_model()
     harness = await Harness.open(model)
     await harness.prompt("hello", "r1")
     if after_start:
-        await held(model)
+        await wait_for_request(model)
     await harness.cancel()
     await harness.quiet()
     created = [event.change.object.role for event in harness.message_events() if event.change.type == "created"]
@@ -92,11 +92,11 @@ async def test_c05_the_conversation_of_a_canceled_turn_is_repaired(after_start: 
 
 
 async def test_c06_c27_the_last_writes_survive_the_shutdown() -> None:
-    """C-06, C-27: shutdown refuses, cancels, waits, and the final states are stored before it is over."""
-    model = gated()
+    """C-06, C-27: shutdown refuses, cancels, waits, and returns after the final states are stored."""
+    model = gated_model()
     harness = await Harness.open(model)
     await harness.prompt("hello", "r1")
-    await held(model)
+    await wait_for_request(model)
     closing = asyncio.gather(harness.close())
     await asyncio.sleep(0)
     with pytest.raises(WorkspaceClosing):
@@ -111,10 +111,10 @@ async def test_c06_c27_the_last_writes_survive_the_shutdown() -> None:
 
 async def test_c07_c08_c40_one_cancel_stops_the_active_run_and_the_follow_up() -> None:
     """C-07, C-08, and C-40 at this level: both end cancelled; the follow-up never starts."""
-    model = gated()
+    model = gated_model()
     harness = await Harness.open(model)
     await harness.prompt("first", "r1")
-    await held(model)
+    await wait_for_request(model)
     await harness.prompt("second", "r2")
     assert set(await harness.cancel()) == {"r1", "r2"}
     model.before.open()
@@ -140,8 +140,8 @@ async def test_c09_a_cancelled_follow_up_is_not_folded() -> None:
     assert harness.end_of("r1").outcome == "completed"
 
 
-async def test_c10_c13_c37_no_cancel_is_left_behind() -> None:
-    """C-10, C-13, and C-37 at this level: neither a finished turn nor an idle cancel spoils the next prompt."""
+async def test_c10_c13_c37_cancel_does_not_affect_the_next_prompt() -> None:
+    """C-10, C-13, and C-37 at this level: neither after a finished turn nor after an idle cancel."""
     harness = await Harness.open(ScriptedModel(echo))
     await harness.cancel()
     await harness.prompt("one", "r1")
@@ -153,9 +153,9 @@ async def test_c10_c13_c37_no_cancel_is_left_behind() -> None:
     assert [end.outcome for end in harness.ends()] == ["completed", "completed"]
 
 
-async def test_c12_two_accepted_one_cancel() -> None:
-    """C-12: both end cancelled; the head leaves its turn, the waiting one keeps its prompt in its record."""
-    ledger, gate = slow_reads()
+async def test_c12_one_cancel_ends_two_accepted_runs() -> None:
+    """C-12: the head stores a canceled turn, the waiting run keeps its prompt in its record."""
+    ledger, gate = slow_run_reads()
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     gate.shut()
     await harness.prompt("first", "r1")
@@ -168,9 +168,9 @@ async def test_c12_two_accepted_one_cancel() -> None:
     assert (await harness.run("r2")).prompt == "second"
 
 
-async def test_c14_a_prompt_after_the_cancel_is_not_hit() -> None:
+async def test_c14_prompt_after_the_cancel_is_not_cancelled() -> None:
     """C-14: A and B accepted, cancel, then C: C runs normally."""
-    ledger, gate = slow_reads()
+    ledger, gate = slow_run_reads()
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     gate.shut()
     await harness.prompt("a", "A")

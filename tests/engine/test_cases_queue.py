@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.gated_worlds import busy_world, held
+from engine.gated_harness import busy_harness, wait_for_request
 from holdfast.domain.events import Change, MessageEvent, RunCompleteEvent
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedModel, GatedTool
@@ -26,7 +26,7 @@ async def test_c15_a_prompt_with_a_run_id_gets_its_own_turn() -> None:
 
 
 async def test_c16_a_step_boundary_folds_steering_prompts_only() -> None:
-    """C-16: cancelled ones are gone, steering ones are folded, those with a run id stay in order."""
+    """C-16: cancelled prompts are removed, steering prompts are folded, prompts with a run id stay in order."""
     tool = GatedTool("wait")
     answers = [Step((Call("wait"),)), *(Step((Say(f"answer {n}"),)) for n in range(4))]
     model = ScriptedModel(answers)
@@ -50,7 +50,7 @@ async def test_c16_a_step_boundary_folds_steering_prompts_only() -> None:
 @pytest.mark.parametrize("run_id", ["r2", ""])
 async def test_c17_a_waiting_prompt_that_is_cancelled_ends_once(run_id: str) -> None:
     """C-17: with a run id or without, exactly one end, cancelled."""
-    harness, model = await busy_world()
+    harness, model = await busy_harness()
     waiting = await harness.prompt("two", run_id)
     answer = await harness.workspace.inputs.cancel_run(waiting.run_id)
     assert answer.cancel_requested
@@ -63,8 +63,8 @@ async def test_c17_a_waiting_prompt_that_is_cancelled_ends_once(run_id: str) -> 
 
 
 async def test_c18_clearing_the_queue_ends_the_waiting_runs() -> None:
-    """C-18: every cleared prompt ends cancelled, once; the head goes on."""
-    harness, model = await busy_world()
+    """C-18: every cleared prompt ends cancelled, once; the head continues."""
+    harness, model = await busy_harness()
     await harness.prompt("two", "r2")
     steering = await harness.prompt("three")
     assert await harness.workspace.inputs.clear(harness.session) == ("r2", steering.run_id)
@@ -83,18 +83,18 @@ async def test_c19_each_end_is_published_when_its_run_ends_with_its_own_error() 
     held_model.before.shut()
     harness = await Harness.open(held_model)
     await harness.prompt("one", "r1")
-    await held(held_model)
+    await wait_for_request(held_model)
     await harness.prompt("two", "r2")
     held_model.before.open()
     await harness.quiet()
     first, second = harness.end_of("r1"), harness.end_of("r2")
     assert (first.outcome, first.text, first.error) == ("completed", "fine", "")
     assert (second.outcome, second.error) == ("failed", "broken")
-    told = [event for _, event in harness.published.events]
-    end = told.index(RunCompleteEvent(Change("updated", first)))
+    published = [event for _, event in harness.published.events]
+    end = published.index(RunCompleteEvent(Change("updated", first)))
     user = [
         place
-        for place, event in enumerate(told)
+        for place, event in enumerate(published)
         if isinstance(event, MessageEvent) and event.change.object.role == "user"
     ]
     assert user[0] < end < user[1]

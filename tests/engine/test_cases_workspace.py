@@ -1,11 +1,11 @@
-"""Cases of docs/cases.md, each by its id, through the real engine: the workspace, and places where others fail."""
+"""Cases of docs/cases.md, each by its id, with the real engine: the workspace, and failures of other agents."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
 
-from engine.gated_worlds import busy_world, echo, gated, held
+from engine.gated_harness import busy_harness, echo, gated_model, wait_for_request
 from holdfast.domain.errors import (
     EmptyPrompt,
     InvalidRunId,
@@ -28,7 +28,7 @@ from holdfast.testing.memory_ledger import MemoryLedger
 
 
 async def test_c22_a_failure_before_the_first_step_still_ends_the_run() -> None:
-    """C-22: the model cannot be had: run_complete with the run id and the error, not cancelled."""
+    """C-22: no model is available: run_complete with the run id and the error, not cancelled."""
     harness = await Harness.open(FixedModels(ProviderError("No model is set up.")))
     await harness.prompt("hello", "r1")
     await harness.quiet()
@@ -57,9 +57,9 @@ async def test_c23_one_end_per_run_whatever_happens() -> None:
         assert carrying[-1] == RunCompleteEvent(Change("updated", end))
 
 
-async def test_c24_a_cancel_is_no_error() -> None:
+async def test_c24_cancel_is_not_an_error() -> None:
     """C-24: no error event, no error text."""
-    harness, _ = await busy_world()
+    harness, _ = await busy_harness()
     await harness.cancel()
     await harness.quiet()
     assert [notice.type for notice in harness.notices()] == ["agent_finished"]
@@ -68,7 +68,7 @@ async def test_c24_a_cancel_is_no_error() -> None:
 
 
 async def test_c25_refused_at_once_and_nothing_stored() -> None:
-    """C-25, at this level: empty prompt, bad id, missing session, closing workspace: an error and no trace."""
+    """C-25 at this level: empty prompt, invalid id, missing session, closing workspace: an error, nothing stored."""
     ledger = MemoryLedger()
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     before = list(harness.published.events)
@@ -77,7 +77,7 @@ async def test_c25_refused_at_once_and_nothing_stored() -> None:
     with pytest.raises(InvalidRunId):
         await harness.prompt("hello", "no spaces please")
     with pytest.raises(UnknownSession):
-        await harness.prompt("hello", "r1", session=SessionId("nobody"))
+        await harness.prompt("hello", "r1", session=SessionId("unknown"))
     image = Attachment(b"x", "/a.png", "a.png", "image/png")
     with pytest.raises(EmptyPrompt):
         await harness.workspace.inputs.submit(Prompt(harness.session, "", (image,)))
@@ -88,7 +88,7 @@ async def test_c25_refused_at_once_and_nothing_stored() -> None:
     assert list(await ledger.runs(harness.workspace.record.id, None, 10, 0)) == []
 
 
-async def test_c25_a_text_file_may_stand_for_a_prompt() -> None:
+async def test_c25_text_attachment_without_a_prompt_is_accepted() -> None:
     model = ScriptedModel(echo)
     harness = await Harness.open(model)
     note = Attachment(b"what is in here", "/p/note.txt", "note.txt", "text/plain")
@@ -102,7 +102,7 @@ async def test_c25_a_text_file_may_stand_for_a_prompt() -> None:
 async def test_c26_shutdown_waits_for_accepted_runs() -> None:
     """C-26: a prompt accepted a moment ago is parked by a shutdown, and runs at the next start."""
     ledger = MemoryLedger()
-    harness, _ = await busy_world(ledger)
+    harness, _ = await busy_harness(ledger)
     await harness.prompt("two", "r2")
     await harness.close()
     assert harness.end_of("r1").outcome == "interrupted"
@@ -112,16 +112,16 @@ async def test_c26_shutdown_waits_for_accepted_runs() -> None:
     assert again.end_of("r2").outcome == "completed"
 
 
-# Places where others fail.
+# Failures known from other agents.
 
 
 async def test_c41_changing_models_disturbs_no_lane() -> None:
-    """C-41: models are looked up by each run; runs that are going stay visible and cancellable."""
-    model = gated()
+    """C-41: each run looks up its model; active runs stay visible and cancellable."""
+    model = gated_model()
     models = FixedModels(model)
     harness = await Harness.open(models)
     await harness.prompt("one", "r1")
-    await held(model)
+    await wait_for_request(model)
     models._large = ScriptedModel(echo)
     await harness.prompt("two", "r2")
     assert harness.workspace.engine.is_busy(harness.session)
@@ -136,12 +136,12 @@ async def test_c42_a_prompt_right_after_a_cancel_runs() -> None:
     """C-42: it waits while the first cleans up, then runs; it is not cancelled."""
     cleaning = Gate()
 
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     class Stubborn(ScriptedModel):
         async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
             try:
-                asked.set()
+                requested.set()
                 await asyncio.Event().wait()
                 yield TextDelta("never said")
             finally:
@@ -151,7 +151,7 @@ async def test_c42_a_prompt_right_after_a_cancel_runs() -> None:
     models = FixedModels(first)
     harness = await Harness.open(models)
     await harness.prompt("one", "r1")
-    await asked.wait()
+    await requested.wait()
     await harness.cancel()
     await cleaning.reached.wait()
     models._large = ScriptedModel(echo)
@@ -168,7 +168,7 @@ async def test_c43_a_provider_error_does_not_strand_the_queue() -> None:
     model.before.shut()
     harness = await Harness.open(model)
     await harness.prompt("one", "r1")
-    await held(model)
+    await wait_for_request(model)
     await harness.prompt("two", "r2")
     model.before.open()
     await harness.quiet()
@@ -185,8 +185,8 @@ async def test_c52_prompts_posted_one_after_the_other_run_in_that_order() -> Non
     assert [end.run_id for end in harness.ends()] == names
 
 
-async def test_c51_prompts_posted_at_the_same_moment() -> None:
-    """C-51, at this level: a hundred in a hundred sessions and twenty in one; all are accepted, all end."""
+async def test_c51_concurrent_prompts_are_all_accepted_and_end() -> None:
+    """C-51 at this level: a hundred in a hundred sessions and twenty in one."""
     harness = await Harness.open(ScriptedModel(echo))
     sessions = [await harness.workspace.sessions.create() for _ in range(100)]
     await asyncio.gather(*(harness.prompt("x", f"s{n}", session=item.id) for n, item in enumerate(sessions)))
@@ -199,8 +199,8 @@ async def test_c51_prompts_posted_at_the_same_moment() -> None:
 
 
 async def test_a_retried_request_gets_the_same_answer_and_starts_nothing() -> None:
-    """The same run id with the same body answers the same, while it runs and after; another body is refused."""
-    model = gated()
+    """The same run id with the same body gets the same response, during and after the run; another body is refused."""
+    model = gated_model()
     harness = await Harness.open(model)
     await harness.prompt("zero", "r0")
     first = await harness.prompt("one", "r1", delivery="queue")

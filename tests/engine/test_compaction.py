@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.helpers import PATIENT, answering, info, session_of, texts_of, until
+from engine.helpers import PATIENT, fixed_tool, info, session_of, texts_of
 from holdfast.domain.errors import SessionBusy
 from holdfast.domain.events import MessageEvent
 from holdfast.domain.ledger import PatchSession
@@ -14,7 +14,7 @@ from holdfast.engine.compaction import is_nearly_full
 from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool
+from holdfast.testing.gates import GatedModel, GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
 
 FULL = Usage(input_tokens=700, output_tokens=100)
@@ -23,13 +23,13 @@ SUMMARY = Step((Say("in short"),), Usage(input_tokens=10, output_tokens=5))
 DONE = Step((Say("done"),), Usage(input_tokens=20, output_tokens=1))
 
 
-def small(*steps: Step, window: int = 1000) -> ScriptedModel:
-    """A model whose window holds little: 800 tokens and it is nearly full."""
+def small_model(*steps: Step, window: int = 1000) -> ScriptedModel:
+    """Return a model with a small context window: 800 tokens nearly fill it."""
     return ScriptedModel(steps, info=info(window, Price(input=1_000_000.0)))
 
 
-class Shutter(SimpleTool):
-    """A tool that shuts a gate of the model, so that what is asked next waits there."""
+class GateShuttingTool(SimpleTool):
+    """A tool that shuts a gate of the model, so that the next request waits there."""
 
     def __init__(self, model: GatedModel, *, midway: bool = False) -> None:
         self.gate = model.midway if midway else model.before
@@ -41,7 +41,7 @@ class Shutter(SimpleTool):
         return ToolOutcome("shut")
 
     async def holds(self) -> None:
-        """Wait until somebody waits there."""
+        """Wait until a request waits at the gate."""
         await until(lambda: self.started == 1)
         await self.gate.reached.wait()
 
@@ -50,7 +50,7 @@ async def summaries(harness: Harness) -> list[str]:
     return [text_of(message) for message in await harness.messages() if message.is_summary_message]
 
 
-# When.
+# Threshold.
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_thresholds(window: int, used: int, is_full: bool) -> None:
     ],
 )
 async def test_token_counts_are_the_size_of_the_context(usage: Usage, count: int) -> None:
-    model = small(Step((Call("tool"),), usage), SUMMARY if count == 3 else DONE, DONE)
-    harness = await Harness.open(model, tools=[answering("tool")])
+    model = small_model(Step((Call("tool"),), usage), SUMMARY if count == 3 else DONE, DONE)
+    harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("go", "r1")
     await harness.quiet()
     assert len(model.requests) == count
 
 
-async def test_it_can_be_switched_off() -> None:
+async def test_compaction_can_be_disabled() -> None:
     settings = EngineSettings(titles=False, auto_summarize=False)
-    harness = await Harness.open(small(WORK, DONE), tools=[answering("tool")], settings=settings)
+    harness = await Harness.open(small_model(WORK, DONE), tools=[fixed_tool("tool")], settings=settings)
     await harness.prompt("go", "r1")
     await harness.quiet()
     assert await summaries(harness) == []
@@ -102,9 +102,9 @@ async def test_it_can_be_switched_off() -> None:
 
 
 async def test_a_summary_in_the_middle_of_a_run_keeps_the_run() -> None:
-    """C-20: the same run id goes on after it, and only the real end is told."""
-    model = small(WORK, SUMMARY, DONE)
-    harness = await Harness.open(model, tools=[answering("tool")])
+    """C-20: the run continues under its id, and only its actual end is published."""
+    model = small_model(WORK, SUMMARY, DONE)
+    harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("build a boat", "r1")
     await harness.quiet()
     end = harness.end_of("r1")
@@ -115,21 +115,21 @@ async def test_a_summary_in_the_middle_of_a_run_keeps_the_run() -> None:
     await harness.assert_valid(model.requests)
 
 
-async def test_a_summary_is_asked_for_without_tools_and_with_the_whole_conversation() -> None:
-    model = small(WORK, SUMMARY, DONE)
-    harness = await Harness.open(model, tools=[answering("tool")])
+async def test_summary_request_has_no_tools_and_the_whole_conversation() -> None:
+    model = small_model(WORK, SUMMARY, DONE)
+    harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("build a boat", "r1")
     await harness.quiet()
-    _, asked, _ = model.requests
-    assert asked.tools == ()
-    assert asked.system == text("summary.md")
-    assert [message.role for message in asked.messages] == ["user", "assistant", "tool", "user"]
-    assert texts_of(asked.messages, "user")[0] == "build a boat"
+    _, request, _ = model.requests
+    assert request.tools == ()
+    assert request.system == text("summary.md")
+    assert [message.role for message in request.messages] == ["user", "assistant", "tool", "user"]
+    assert texts_of(request.messages, "user")[0] == "build a boat"
 
 
 async def test_after_a_summary_the_request_repeats_the_prompt() -> None:
-    model = small(WORK, SUMMARY, DONE)
-    harness = await Harness.open(model, tools=[answering("tool")])
+    model = small_model(WORK, SUMMARY, DONE)
+    harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("build a boat", "r1")
     await harness.quiet()
     (begin,) = model.requests[2].messages
@@ -138,23 +138,23 @@ async def test_after_a_summary_the_request_repeats_the_prompt() -> None:
     assert text_of(begin).endswith("build a boat")
 
 
-async def test_a_second_summary_is_made_from_the_first() -> None:
-    """Nothing that the first one kept is forgotten."""
+async def test_second_summary_is_generated_from_the_first() -> None:
+    """The content of the first summary is kept."""
     second = Step((Say("shorter still"),))
-    model = small(WORK, SUMMARY, WORK, second, DONE)
-    harness = await Harness.open(model, tools=[answering("tool")])
+    model = small_model(WORK, SUMMARY, WORK, second, DONE)
+    harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("build a boat", "r1")
     await harness.quiet()
-    asked = model.requests[3]
-    assert texts_of(asked.messages, "user")[0].startswith("in short")
-    assert texts_of(asked.messages, "assistant") == ["working"]
+    request = model.requests[3]
+    assert texts_of(request.messages, "user")[0].startswith("in short")
+    assert texts_of(request.messages, "assistant") == ["working"]
     assert await summaries(harness) == ["in short", "shorter still"]
     await harness.assert_valid(model.requests)
 
 
 async def test_a_turn_that_is_over_is_summarised_and_ends() -> None:
-    """For the next prompt; the answer of the run is its own last word, not the summary."""
-    model = small(Step((Say("that was long"),), FULL), SUMMARY, DONE)
+    """It serves the next prompt; the answer of the run is its last response, not the summary."""
+    model = small_model(Step((Say("that was long"),), FULL), SUMMARY, DONE)
     harness = await Harness.open(model)
     await harness.prompt("one", "r1")
     await harness.quiet()
@@ -166,8 +166,8 @@ async def test_a_turn_that_is_over_is_summarised_and_ends() -> None:
 
 
 async def test_prompts_that_steer_are_folded_after_a_summary() -> None:
-    model = GatedModel(small(WORK, SUMMARY, DONE))
-    shutter = Shutter(model)
+    model = GatedModel(small_model(WORK, SUMMARY, DONE))
+    shutter = GateShuttingTool(model)
     harness = await Harness.open(model, tools=[shutter])
     await harness.prompt("one", "r1")
     await shutter.holds()
@@ -178,14 +178,14 @@ async def test_prompts_that_steer_are_folded_after_a_summary() -> None:
     await harness.assert_valid(model.requests)
 
 
-# Cut off.
+# Interrupted summaries.
 
 
 @pytest.mark.parametrize("midway", [False, True])
 async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
     """C-44: it ends cancelled, and no summary is left."""
-    model = GatedModel(small(WORK, SUMMARY, DONE), after=1)
-    shutter = Shutter(model, midway=midway)
+    model = GatedModel(small_model(WORK, SUMMARY, DONE), after=1)
+    shutter = GateShuttingTool(model, midway=midway)
     harness = await Harness.open(model, tools=[shutter], settings=PATIENT)
     await harness.prompt("go", "r1")
     await shutter.holds()
@@ -195,8 +195,8 @@ async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
     assert harness.end_of("r1").outcome == "cancelled"
     assert await harness.finishes() == ["tool_use", "canceled"]
     assert await summaries(harness) == []
-    told = [(event.change.type, event.change.object.is_summary_message) for event in harness.message_events()]
-    assert told.count(("deleted", True)) == 1
+    published = [(event.change.type, event.change.object.is_summary_message) for event in harness.message_events()]
+    assert published.count(("deleted", True)) == 1
     assert (await session_of(harness)).summary_message_id == ""
     assert model.open_streams == 0
     await harness.assert_valid()
@@ -204,8 +204,8 @@ async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
 
 async def test_after_a_cancelled_summary_the_conversation_continues() -> None:
     """C-44."""
-    model = GatedModel(small(WORK, DONE))
-    shutter = Shutter(model)
+    model = GatedModel(small_model(WORK, DONE))
+    shutter = GateShuttingTool(model)
     harness = await Harness.open(model, tools=[shutter], settings=PATIENT)
     await harness.prompt("one", "r1")
     await shutter.holds()
@@ -221,8 +221,8 @@ async def test_after_a_cancelled_summary_the_conversation_continues() -> None:
 
 @pytest.mark.parametrize("broken", [Step((Say("in sh"), Fail("gone"))), Step((Say(" "),)), Step(())])
 async def test_a_summary_that_fails_fails_the_run_and_is_not_used(broken: Step) -> None:
-    model = small(WORK, broken, DONE)
-    harness = await Harness.open(model, tools=[answering("tool")])
+    model = small_model(WORK, broken, DONE)
+    harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("one", "r1")
     await harness.quiet()
     assert harness.end_of("r1").outcome == "failed"
@@ -234,11 +234,11 @@ async def test_a_summary_that_fails_fails_the_run_and_is_not_used(broken: Step) 
     await harness.assert_valid(model.requests)
 
 
-# By hand.
+# Summaries on request.
 
 
-async def conversed(*steps: Step) -> tuple[Harness, ScriptedModel]:
-    """A session in which something was said."""
+async def harness_with_history(*steps: Step) -> tuple[Harness, ScriptedModel]:
+    """Return a harness whose session has a conversation."""
     model = ScriptedModel([Step((Say("hello"),), Usage(30, 3)), *steps], info=info(price=Price(output=1_000_000.0)))
     harness = await Harness.open(model, settings=PATIENT)
     await harness.prompt("one", "r1")
@@ -246,8 +246,8 @@ async def conversed(*steps: Step) -> tuple[Harness, ScriptedModel]:
     return harness, model
 
 
-async def test_a_summary_by_hand_is_a_run() -> None:
-    harness, model = await conversed(SUMMARY, DONE)
+async def test_requested_summary_is_a_run() -> None:
+    harness, model = await harness_with_history(SUMMARY, DONE)
     run = await harness.workspace.inputs.summarize(harness.session)
     assert run.kind == "summary"
     await harness.quiet()
@@ -262,7 +262,7 @@ async def test_a_summary_by_hand_is_a_run() -> None:
 
 
 async def test_a_summary_replaces_the_counters_and_adds_its_cost() -> None:
-    harness, _ = await conversed(SUMMARY)
+    harness, _ = await harness_with_history(SUMMARY)
     before = await session_of(harness)
     await harness.workspace.inputs.summarize(harness.session)
     await harness.quiet()
@@ -274,7 +274,7 @@ async def test_a_summary_replaces_the_counters_and_adds_its_cost() -> None:
 
 
 async def test_a_summary_without_reported_usage_is_estimated_and_costs_nothing() -> None:
-    harness, _ = await conversed(Step((Say("twelve chars"),)))
+    harness, _ = await harness_with_history(Step((Say("twelve chars"),)))
     await harness.workspace.inputs.summarize(harness.session)
     await harness.quiet()
     after = await session_of(harness)
@@ -303,8 +303,8 @@ async def test_an_empty_session_needs_no_summary() -> None:
     assert (model.requests, await harness.messages()) == ([], [])
 
 
-async def test_todos_are_handed_over() -> None:
-    harness, model = await conversed(SUMMARY)
+async def test_summary_contains_the_todos() -> None:
+    harness, model = await harness_with_history(SUMMARY)
     todos = (Todo("saw planks", "completed", "sawing"), Todo("caulk", "in_progress", "caulking"))
     await harness.workspace.engine.recorder.put(PatchSession(SessionPatch(harness.session, 1, todos=todos)))
     await harness.workspace.inputs.summarize(harness.session)
@@ -314,7 +314,7 @@ async def test_todos_are_handed_over() -> None:
     assert "[in_progress] caulk" in ask
 
 
-async def test_a_summary_by_hand_can_be_cancelled() -> None:
+async def test_requested_summary_can_be_cancelled() -> None:
     model = GatedModel(ScriptedModel([Step((Say("hello"),)), SUMMARY]), after=0)
     harness = await Harness.open(model, settings=PATIENT)
     await harness.prompt("one", "r1")
@@ -349,7 +349,7 @@ async def test_a_prompt_during_a_summary_gets_its_own_turn() -> None:
 
 
 async def test_the_summary_message_is_marked_from_its_first_event() -> None:
-    harness, _ = await conversed(SUMMARY)
+    harness, _ = await harness_with_history(SUMMARY)
     await harness.workspace.inputs.summarize(harness.session)
     await harness.quiet()
     last = (await harness.messages())[-1].id

@@ -1,4 +1,4 @@
-"""The cost of a session is the sum of all responses that were reported, whatever became of them; so is the limit's."""
+"""The cost of a session, and the sum compared with the limit: all reported responses, whatever their outcome."""
 
 import asyncio
 import random
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.helpers import answering, virtual_seconds
-from engine.priced_models import Meter, MeteredModel, Part, Script, Wait, broken, said, used
+from engine.helpers import fixed_tool, sleep_virtual
+from engine.priced_models import Meter, MeteredModel, Part, Script, Wait, failing_response, priced_response, usage_of
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
 from holdfast.domain.model_requests import ModelRequest, UsagePart
@@ -32,7 +32,7 @@ async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
 AGENT = SimpleTool("agent", send, is_parallel=True)
 
 
-async def opened(
+async def open_harness(
     models: FixedModels,
     *tools: SimpleTool,
     settings: EngineSettings = SETTINGS,
@@ -40,20 +40,20 @@ async def opened(
     ids: str = "id",
 ) -> Harness:
     harness = await Harness.open(
-        models, tools=[*tools, answering("tool"), AGENT], settings=settings, ledger=ledger, ids=ids
+        models, tools=[*tools, fixed_tool("tool"), AGENT], settings=settings, ledger=ledger, ids=ids
     )
-    harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([answering("tool"), AGENT])))
+    harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([fixed_tool("tool"), AGENT])))
     return harness
 
 
-async def stored(harness: Harness, session: SessionId) -> Session:
+async def stored_session(harness: Harness, session: SessionId) -> Session:
     found = await harness.ledger.session(harness.workspace.record.id, session)
     assert found is not None
     return found
 
 
 async def check(harness: Harness, meter: Meter) -> None:
-    """Each session costs what was reported in it and below it."""
+    """Check that each session costs the amounts reported in it and below it."""
     sessions = (await harness.ledger.snapshot(harness.workspace.record.id, None)).sessions
     above = {item.id: item.parent_session_id for item in sessions}
     due = dict.fromkeys(above, 0.0)
@@ -70,64 +70,99 @@ def in_order(*answers: Sequence[Part]) -> Script:
     return lambda _: next(rest)
 
 
-LONG = said(1, calls=["tool"] * 4)
+LONG = priced_response(1, calls=["tool"] * 4)
 FATES: dict[str, list[Sequence[Part]]] = {
-    "one answer": [said(1)],
-    "two reports of one answer": [[UsagePart(used(3)), *said(1)]],
-    "steps": [said(1, calls=["tool"]), said(2, calls=["tool", "tool"]), said(3)],
-    "calls that are not run": [said(1, "length", calls=["tool"])[:-1] + said(2, "length")[-1:]],
-    "busy": [broken(1, "busy"), broken(2, "busy", early=True), said(3)],
-    "cut off": [said(1, None), said(2)],
-    "busy to the end": [broken(number, "busy") for number in (1, 2, 3, 4)],
-    "refused": [said(1, calls=["tool"]), broken(2, "other")],
-    "refused before a word": [broken(1, "other", early=True)],
-    "new credentials": [broken(1, "credentials"), said(2)],
-    "too long": [said(1, calls=["tool"]), broken(2, "overflow"), said(3), said(4)],
-    "too long for its summary": [LONG, broken(2, "overflow"), broken(3, "overflow"), said(4), said(5)],
-    "summary that fails": [said(1, calls=["tool"]), broken(2, "overflow"), broken(3, "other")],
-    "empty summary": [said(1, calls=["tool"]), broken(2, "overflow"), [UsagePart(used(3)), said(1)[-1]]],
-    "sub-agent": [said(1, calls=["agent"]), said(2, calls=["tool"]), said(3), said(4)],
-    "sub-agent that fails": [said(1, calls=["agent"]), said(2, calls=["tool"]), broken(3, "other"), said(4)],
-    "sub-agent of a sub-agent": [said(1, calls=["agent"]), said(2, calls=["agent"]), said(3), said(4), said(5)],
-    "unknown tool": [said(1, calls=["nowhere"]), said(2)],
+    "one answer": [priced_response(1)],
+    "two reports of one answer": [[UsagePart(usage_of(3)), *priced_response(1)]],
+    "steps": [priced_response(1, calls=["tool"]), priced_response(2, calls=["tool", "tool"]), priced_response(3)],
+    "calls that are not run": [priced_response(1, "length", calls=["tool"])[:-1] + priced_response(2, "length")[-1:]],
+    "busy": [failing_response(1, "busy"), failing_response(2, "busy", early=True), priced_response(3)],
+    "cut off": [priced_response(1, None), priced_response(2)],
+    "busy to the end": [failing_response(number, "busy") for number in (1, 2, 3, 4)],
+    "refused": [priced_response(1, calls=["tool"]), failing_response(2, "other")],
+    "refused before a word": [failing_response(1, "other", early=True)],
+    "new credentials": [failing_response(1, "credentials"), priced_response(2)],
+    "too long": [
+        priced_response(1, calls=["tool"]),
+        failing_response(2, "overflow"),
+        priced_response(3),
+        priced_response(4),
+    ],
+    "too long for its summary": [
+        LONG,
+        failing_response(2, "overflow"),
+        failing_response(3, "overflow"),
+        priced_response(4),
+        priced_response(5),
+    ],
+    "summary that fails": [
+        priced_response(1, calls=["tool"]),
+        failing_response(2, "overflow"),
+        failing_response(3, "other"),
+    ],
+    "empty summary": [
+        priced_response(1, calls=["tool"]),
+        failing_response(2, "overflow"),
+        [UsagePart(usage_of(3)), priced_response(1)[-1]],
+    ],
+    "sub-agent": [
+        priced_response(1, calls=["agent"]),
+        priced_response(2, calls=["tool"]),
+        priced_response(3),
+        priced_response(4),
+    ],
+    "sub-agent that fails": [
+        priced_response(1, calls=["agent"]),
+        priced_response(2, calls=["tool"]),
+        failing_response(3, "other"),
+        priced_response(4),
+    ],
+    "sub-agent of a sub-agent": [
+        priced_response(1, calls=["agent"]),
+        priced_response(2, calls=["agent"]),
+        priced_response(3),
+        priced_response(4),
+        priced_response(5),
+    ],
+    "unknown tool": [priced_response(1, calls=["nowhere"]), priced_response(2)],
 }
 
 
 @pytest.mark.parametrize("fate", FATES)
-def test_a_run_costs_all_that_was_reported(fate: str) -> None:
-    async def scene() -> None:
+def test_run_cost_is_the_sum_of_all_reports(fate: str) -> None:
+    async def scenario() -> None:
         meter = Meter()
         script = in_order(*FATES[fate])
         model, renewed = MeteredModel(meter, script), MeteredModel(meter, script)
-        harness = await opened(FixedModels(model, renewed=renewed))
+        harness = await open_harness(FixedModels(model, renewed=renewed))
         await harness.prompt("go", "r1")
         await harness.quiet()
-        assert len(model.requests) + len(renewed.requests) == len(FATES[fate]), "not every answer was asked for"
+        assert len(model.requests) + len(renewed.requests) == len(FATES[fate]), "not every response was requested"
         assert meter.total > 0
         await check(harness, meter)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("way", ["cancel", "close"])
 @pytest.mark.parametrize("where", ["answer", "summary", "retry", "sub-agent", "below", "tool"])
-def test_a_cancelled_run_costs_what_was_reported(where: str, way: str) -> None:
-    """Also that of an answer that had not ended."""
-    held: list[Part] = [*said(9)[:-1], Wait()]
+def test_cancelled_run_costs_all_its_reports(where: str, way: str) -> None:
+    """Including the reports of an unfinished response."""
+    held: list[Part] = [*priced_response(9)[:-1], Wait()]
     scripts: dict[str, list[Sequence[Part]]] = {
-        "answer": [said(1, calls=["tool"]), held],
-        "summary": [said(1, calls=["tool"]), broken(2, "overflow"), held],
-        "retry": [broken(1, "busy", early=True), held],
-        "sub-agent": [said(1, calls=["agent"]), said(2, calls=["tool"]), held],
-        "below": [said(1, calls=["agent"]), said(2, calls=["agent"]), held],
-        "tool": [said(1, calls=["gated"])],
+        "answer": [priced_response(1, calls=["tool"]), held],
+        "summary": [priced_response(1, calls=["tool"]), failing_response(2, "overflow"), held],
+        "retry": [failing_response(1, "busy", early=True), held],
+        "sub-agent": [priced_response(1, calls=["agent"]), priced_response(2, calls=["tool"]), held],
+        "below": [priced_response(1, calls=["agent"]), priced_response(2, calls=["agent"]), held],
+        "tool": [priced_response(1, calls=["gated"])],
     }
 
-    async def scene() -> None:
+    async def scenario() -> None:
         meter = Meter()
         gated = GatedTool("gated")
-        harness = await opened(FixedModels(MeteredModel(meter, in_order(*scripts[where]))), gated)
+        harness = await open_harness(FixedModels(MeteredModel(meter, in_order(*scripts[where]))), gated)
         await harness.prompt("go", "r1")
         await (gated.gate.reached if where == "tool" else meter.is_waiting).wait()
         await (harness.cancel() if way == "cancel" else harness.close())
@@ -136,30 +171,34 @@ def test_a_cancelled_run_costs_what_was_reported(where: str, way: str) -> None:
         await check(harness, meter)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_the_cost_of_an_answer_is_stored_before_its_tools_run() -> None:
     """A server that is killed while they run has not lost it."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         meter = Meter()
         gated = GatedTool("gated")
-        harness = await opened(FixedModels(MeteredModel(meter, in_order(said(1, calls=["gated"])))), gated)
+        harness = await open_harness(
+            FixedModels(MeteredModel(meter, in_order(priced_response(1, calls=["gated"])))), gated
+        )
         await harness.prompt("go", "r1")
         await gated.gate.reached.wait()
-        assert (await stored(harness, harness.session)).cost == pytest.approx(meter.total)
+        assert (await stored_session(harness, harness.session)).cost == pytest.approx(meter.total)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_a_write_that_fails_is_paid_for_once() -> None:
-    """The answer cannot be stored, so the run fails; its cost comes with its end, and only once."""
+def test_cost_of_a_failed_write_counts_once() -> None:
+    """The response cannot be stored, so the run fails; its cost is stored with its end, once."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         meter, ledger = Meter(), GatedLedger()
-        harness = await opened(FixedModels(MeteredModel(meter, in_order(said(1, calls=["tool"])))), ledger=ledger)
+        harness = await open_harness(
+            FixedModels(MeteredModel(meter, in_order(priced_response(1, calls=["tool"])))), ledger=ledger
+        )
         await harness.prompt("go", "r1")
         ledger.hold(PutMessage)
         ledger.refused = (PutMessage, EndRun)
@@ -171,85 +210,94 @@ def test_a_write_that_fails_is_paid_for_once() -> None:
         await ledger.gate.reached.wait()
         ledger.refused = (PatchSession,)
         ledger.gate.open()
-        await virtual_seconds(2)
+        await sleep_virtual(2)
         ledger.refused = ()
         await harness.quiet()
         assert harness.end_of("r1").outcome == "failed"
         await check(harness, meter)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 TITLES: dict[str, tuple[Sequence[Part], Sequence[Part]]] = {
-    "small model": (said(1), []),
-    "cut off, large model": (said(1, "length"), said(2)),
-    "hung up, large model": (said(1, None), said(2)),
-    "neither": (broken(1, "other"), broken(2, "busy")),
+    "small model": (priced_response(1), []),
+    "cut off, large model": (priced_response(1, "length"), priced_response(2)),
+    "hung up, large model": (priced_response(1, None), priced_response(2)),
+    "neither": (failing_response(1, "other"), failing_response(2, "busy")),
 }
 
 
 @pytest.mark.parametrize("fate", TITLES)
-def test_titles_are_paid_for(fate: str) -> None:
-    async def scene() -> None:
+def test_cost_of_titles_is_counted(fate: str) -> None:
+    async def scenario() -> None:
         meter = Meter()
         small, large = TITLES[fate]
         models = FixedModels(
-            MeteredModel(meter, lambda request: large if not request.tools else said(5)),
+            MeteredModel(meter, lambda request: large if not request.tools else priced_response(5)),
             MeteredModel(meter, lambda _: small),
         )
-        harness = await opened(models, settings=EngineSettings(titles=True))
+        harness = await open_harness(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
         await harness.quiet()
         await harness.workspace.engine._titler.drain()
         await check(harness, meter)
-        assert (await stored(harness, harness.session)).title != "Test"
+        assert (await stored_session(harness, harness.session)).title != "Test"
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_a_title_that_is_cut_off_by_a_shutdown_is_paid_for() -> None:
-    async def scene() -> None:
+def test_cost_of_a_title_interrupted_by_a_shutdown_is_counted() -> None:
+    async def scenario() -> None:
         meter = Meter()
         models = FixedModels(
-            MeteredModel(meter, lambda _: said(5)), MeteredModel(meter, lambda _: [*said(1)[:-1], Wait()])
+            MeteredModel(meter, lambda _: priced_response(5)),
+            MeteredModel(meter, lambda _: [*priced_response(1)[:-1], Wait()]),
         )
-        harness = await opened(models, settings=EngineSettings(titles=True))
+        harness = await open_harness(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
         await harness.quiet()
         await meter.is_waiting.wait()
         await harness.close()
-        assert (await stored(harness, harness.session)).title == "Test"
+        assert (await stored_session(harness, harness.session)).title == "Test"
         await check(harness, meter)
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 LIMITED: dict[str, tuple[list[Sequence[Part]], int]] = {
-    "steps": ([said(1, calls=["tool"]), said(1, calls=["tool"])], 2),
-    "retries": ([broken(1, "busy"), said(1, calls=["tool"])], 2),
-    "cut off": ([said(1, None), said(1, calls=["tool"])], 2),
-    "summary": ([said(1, calls=["tool"]), broken(1, "overflow"), said(1)], 3),
-    "sub-agent": ([said(1, calls=["agent"]), said(1)], 2),
-    "sub-agent that failed": ([said(1, calls=["agent"]), broken(1, "other")], 2),
-    "below": ([said(1, calls=["agent"]), said(1, calls=["agent"]), said(1), said(1)], 4),
+    "steps": ([priced_response(1, calls=["tool"]), priced_response(1, calls=["tool"])], 2),
+    "retries": ([failing_response(1, "busy"), priced_response(1, calls=["tool"])], 2),
+    "cut off": ([priced_response(1, None), priced_response(1, calls=["tool"])], 2),
+    "summary": ([priced_response(1, calls=["tool"]), failing_response(1, "overflow"), priced_response(1)], 3),
+    "sub-agent": ([priced_response(1, calls=["agent"]), priced_response(1)], 2),
+    "sub-agent that failed": ([priced_response(1, calls=["agent"]), failing_response(1, "other")], 2),
+    "below": (
+        [
+            priced_response(1, calls=["agent"]),
+            priced_response(1, calls=["agent"]),
+            priced_response(1),
+            priced_response(1),
+        ],
+        4,
+    ),
 }
 
 
 @pytest.mark.parametrize("is_reached", [True, False])
 @pytest.mark.parametrize("source", LIMITED)
-def test_a_limit_of_cost_counts_all_that_was_reported(source: str, is_reached: bool) -> None:
-    """The run stops at exactly its limit, and goes on below it."""
+def test_cost_limit_counts_all_reports(source: str, is_reached: bool) -> None:
+    """The run stops exactly at its limit and continues below it."""
     answers, count = LIMITED[source]
-    each = cost_of(used(1), MeteredModel(Meter(), lambda _: []).info.price)
+    each = cost_of(usage_of(1), MeteredModel(Meter(), lambda _: []).info.price)
     limit = count * each + (0 if is_reached else 0.01)
 
-    async def scene() -> None:
+    async def scenario() -> None:
         meter = Meter()
-        model = MeteredModel(meter, in_order(*answers, said(7)))
+        model = MeteredModel(meter, in_order(*answers, priced_response(7)))
         settings = EngineSettings(titles=False, retries=SETTINGS.retries, limits=Limits(cost=limit))
-        harness = await opened(FixedModels(model), settings=settings)
+        harness = await open_harness(FixedModels(model), settings=settings)
         await harness.prompt("go", "r1")
         await harness.quiet()
         end = harness.end_of("r1")
@@ -260,19 +308,21 @@ def test_a_limit_of_cost_counts_all_that_was_reported(source: str, is_reached: b
         assert len(model.requests) == len(answers) + (not is_reached)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("is_reached", [True, False])
 def test_a_title_counts_for_the_limit_of_its_run(is_reached: bool) -> None:
-    each = cost_of(used(1), MeteredModel(Meter(), lambda _: []).info.price)
+    each = cost_of(usage_of(1), MeteredModel(Meter(), lambda _: []).info.price)
 
-    async def scene() -> None:
+    async def scenario() -> None:
         meter = Meter()
         gated = GatedTool("gated")
-        large = MeteredModel(meter, in_order(said(1, calls=["gated"]), said(7)))
+        large = MeteredModel(meter, in_order(priced_response(1, calls=["gated"]), priced_response(7)))
         settings = EngineSettings(titles=True, limits=Limits(cost=2 * each + (0 if is_reached else 0.01)))
-        harness = await opened(FixedModels(large, MeteredModel(meter, lambda _: said(1))), gated, settings=settings)
+        harness = await open_harness(
+            FixedModels(large, MeteredModel(meter, lambda _: priced_response(1))), gated, settings=settings
+        )
         await harness.prompt("go", "r1")
         await gated.gate.reached.wait()
         await harness.workspace.engine._titler.drain()
@@ -281,15 +331,17 @@ def test_a_title_counts_for_the_limit_of_its_run(is_reached: bool) -> None:
         assert harness.end_of("r1").outcome == ("failed" if is_reached else "completed")
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_a_limit_counts_its_own_run_only() -> None:
-    async def scene() -> None:
+def test_cost_limit_applies_to_one_run() -> None:
+    async def scenario() -> None:
         meter = Meter()
-        limit = cost_of(used(2), MeteredModel(meter, lambda _: []).info.price)
-        model = MeteredModel(meter, in_order(*[said(1, calls=["tool"]), said(1)] * 3))
-        harness = await opened(FixedModels(model), settings=EngineSettings(titles=False, limits=Limits(cost=limit)))
+        limit = cost_of(usage_of(2), MeteredModel(meter, lambda _: []).info.price)
+        model = MeteredModel(meter, in_order(*[priced_response(1, calls=["tool"]), priced_response(1)] * 3))
+        harness = await open_harness(
+            FixedModels(model), settings=EngineSettings(titles=False, limits=Limits(cost=limit))
+        )
         for number in (1, 2, 3):
             await harness.prompt("go", f"r{number}")
             await harness.quiet()
@@ -297,26 +349,28 @@ def test_a_limit_counts_its_own_run_only() -> None:
         await check(harness, meter)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_sessions_cost_the_sum_of_reported_responses() -> None:
-    """Random answers, troubles, sub-agents, titles, stops, and prompts that join, on random schedules."""
+    """Random responses, errors, sub-agents, titles, cancels and folded prompts, on random schedules."""
 
-    async def scene(dice: random.Random) -> float:
+    async def scenario(dice: random.Random) -> float:
         meter = Meter()
 
         def script(request: ModelRequest) -> Sequence[Part]:
             number = next(meter.numbers)
             if len(meter.cost) > 6 or number > 25:
-                return said(number)
+                return priced_response(number)
             fates: list[Sequence[Part]] = [
-                said(number),
-                said(number, calls=["tool"] * dice.randint(1, 3)),
-                said(number, calls=["agent"]),
-                said(number, None),
-                broken(number, dice.choice(["busy", "overflow", "credentials", "other"]), early=dice.random() < 0.5),
-                [*said(number)[: dice.randint(1, 3)], Wait()],
+                priced_response(number),
+                priced_response(number, calls=["tool"] * dice.randint(1, 3)),
+                priced_response(number, calls=["agent"]),
+                priced_response(number, None),
+                failing_response(
+                    number, dice.choice(["busy", "overflow", "credentials", "other"]), early=dice.random() < 0.5
+                ),
+                [*priced_response(number)[: dice.randint(1, 3)], Wait()],
             ]
             return dice.choices(fates, (2, 3, 2, 1, 2, 1))[0]
 
@@ -326,7 +380,7 @@ def test_sessions_cost_the_sum_of_reported_responses() -> None:
             renewed=MeteredModel(meter, script) if dice.random() < 0.5 else None,
         )
         settings = EngineSettings(titles=True, grace=0.5, retries=SETTINGS.retries)
-        harness = await opened(models, settings=settings)
+        harness = await open_harness(models, settings=settings)
         for number in range(dice.randint(1, 3)):
             await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId(f"r{number}")))
             await asyncio.sleep(dice.random() * 0.2)
@@ -340,4 +394,4 @@ def test_sessions_cost_the_sum_of_reported_responses() -> None:
         await check(harness, meter)
         return meter.total
 
-    assert all([run_seeded(scene, seed) > 0 for seed in range(80)])
+    assert all([run_seeded(scenario, seed) > 0 for seed in range(80)])

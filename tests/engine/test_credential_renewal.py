@@ -1,4 +1,4 @@
-"""New credentials in the middle of retries: the count of failures starts again, and partial output is gone at once."""
+"""Renewed credentials during retries: the failure count starts again, and partial output is withdrawn at once."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Pure decisions of the engine, in tables: hook rulings, unanswered requests, recovery plans, ends, system prompt."""
+"""Pure decisions of the engine, in tables: hook results, unanswered requests, recovery plans, ends, system prompt."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.helpers import RUN, SESSION, called, ended, got, message, said
+from engine.helpers import RUN, SESSION, call_part, finish_part, message, result_part, text_part
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.errors import NotFound, ProviderError
 from holdfast.domain.events import (
@@ -19,7 +19,7 @@ from holdfast.domain.events import (
     QuestionRequestEvent,
     encode_event,
 )
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.domain.runs import Outcome, Run
@@ -31,18 +31,18 @@ from holdfast.engine.run_context import text
 from holdfast.testing.harness import counting_ids
 from planting import CLAUSES, assert_every_clause_decides
 
-# What becomes of a tool call when hooks have spoken.
+# Fate of a tool call after its hooks.
 
 
 def check_refusals() -> None:
     rows = [
-        (Ruling(), None),
-        (Ruling("allow", reason="r"), None),
-        (Ruling("ask", reason="r"), None),
-        (Ruling("deny"), ("A hook of the user's refused this call.", False)),
-        (Ruling("deny", reason="r"), ("r", False)),
-        (Ruling(halts=True), ("A hook of the user's stopped the turn.", True)),
-        (Ruling("deny", halts=True, reason="r"), ("r", True)),
+        (HookOutcome(), None),
+        (HookOutcome("allow", reason="r"), None),
+        (HookOutcome("ask", reason="r"), None),
+        (HookOutcome("deny"), ("A hook of the user's refused this call.", False)),
+        (HookOutcome("deny", reason="r"), ("r", False)),
+        (HookOutcome(halts=True), ("A hook of the user's stopped the turn.", True)),
+        (HookOutcome("deny", halts=True, reason="r"), ("r", True)),
     ]
     for ruling, expected in rows:
         found = tool_calls.refusal(ruling)
@@ -50,65 +50,65 @@ def check_refusals() -> None:
         assert found is None or found.is_error
 
 
-def asked(name: str, reason: str = "", **given: object) -> Permit:
+def permit_of(name: str, reason: str = "", **given: object) -> Permit:
     return tool_calls.permit_for_hook(
-        ToolUse(SESSION, RUN, ToolCallId("c"), name, given), Ruling("ask", reason=reason), "/p"
+        ToolUse(SESSION, RUN, ToolCallId("c"), name, given), HookOutcome("ask", reason=reason), "/p"
     )
 
 
 def check_requests() -> None:
-    """A command is judged by its line, in the directory in which it would run; other tools have neither."""
+    """A command is checked by its line, in its working directory; other tools have neither."""
     rows: list[tuple[Permit, str, str]] = [
-        (asked("bash", command="ls"), "ls", "/p"),
-        (asked("bash", command="ls", working_dir="sub/../x"), "ls", "/p/x"),
-        (asked("bash", command="ls", working_dir="/away"), "ls", "/away"),
-        (asked("bash", command="ls", working_dir=3), "ls", "/p"),
-        (asked("bash", command="ls", working_dir=""), "ls", "/p"),
-        (asked("bash", command=["ls"], working_dir="sub"), "", "/p"),
-        (asked("bash", working_dir="sub"), "", "/p"),
-        (asked("other", command="ls", working_dir="sub"), "", "/p"),
+        (permit_of("bash", command="ls"), "ls", "/p"),
+        (permit_of("bash", command="ls", working_dir="sub/../x"), "ls", "/p/x"),
+        (permit_of("bash", command="ls", working_dir="/away"), "ls", "/away"),
+        (permit_of("bash", command="ls", working_dir=3), "ls", "/p"),
+        (permit_of("bash", command="ls", working_dir=""), "ls", "/p"),
+        (permit_of("bash", command=["ls"], working_dir="sub"), "", "/p"),
+        (permit_of("bash", working_dir="sub"), "", "/p"),
+        (permit_of("other", command="ls", working_dir="sub"), "", "/p"),
     ]
     for permit, command, path in rows:
         assert (permit.command, permit.path, permit.action) == (command, path, "execute"), permit
         assert permit.tool in ("bash", "other")
-    assert asked("view", "why", n=1).params == {"n": 1}
-    assert asked("view", "why").description == "why"
-    assert "view" in asked("view").description
+    assert permit_of("view", "why", n=1).params == {"n": 1}
+    assert permit_of("view", "why").description == "why"
+    assert "view" in permit_of("view").description
 
 
-def check_told() -> None:
-    """The model reads the result, then each hook's words; a screen gets the reports beside the tool's own metadata."""
+def check_hook_messages() -> None:
+    """The model reads the result, then the message of each hook; clients get the reports beside the tool's metadata."""
     plain = ToolOutcome("c", '{"a":1}', data="d")
-    rows: list[tuple[Ruling, Ruling | None, str, bool]] = [
-        (Ruling(), None, "c", False),
-        (Ruling(context="x"), None, "c\n\nx", False),
-        (Ruling(reason="r"), Ruling(reason="s"), "c", False),
-        (Ruling(context="x"), Ruling("deny", reason="s", context="y"), "c\n\nx\n\ns\n\ny", False),
-        (Ruling(), Ruling(halts=True, reason="s"), "c\n\ns", True),
-        (Ruling(), Ruling(halts=True), "c", True),
-        (Ruling(halts=True), Ruling(), "c", False),
-        (Ruling(), Ruling("allow", reason="s", context="y"), "c\n\ny", False),
+    rows: list[tuple[HookOutcome, HookOutcome | None, str, bool]] = [
+        (HookOutcome(), None, "c", False),
+        (HookOutcome(context="x"), None, "c\n\nx", False),
+        (HookOutcome(reason="r"), HookOutcome(reason="s"), "c", False),
+        (HookOutcome(context="x"), HookOutcome("deny", reason="s", context="y"), "c\n\nx\n\ns\n\ny", False),
+        (HookOutcome(), HookOutcome(halts=True, reason="s"), "c\n\ns", True),
+        (HookOutcome(), HookOutcome(halts=True), "c", True),
+        (HookOutcome(halts=True), HookOutcome(), "c", False),
+        (HookOutcome(), HookOutcome("allow", reason="s", context="y"), "c\n\ny", False),
     ]
     for before, after, content, stops in rows:
         found = tool_calls.add_hook_output(plain, before, after)
         assert found == msgspec.structs.replace(plain, content=content, stops_turn=stops), (before, after)
     stopping = msgspec.structs.replace(plain, stops_turn=True)
-    assert tool_calls.add_hook_output(stopping, Ruling(context="x")).stops_turn
+    assert tool_calls.add_hook_output(stopping, HookOutcome(context="x")).stops_turn
     report: dict[str, Any] = {"n": "é"}
     hooks = {"hook": report}
     for metadata, expected in [("", hooks), ('{"a":1}', {"a": 1} | hooks), ("[1]", hooks), ("nonsense", hooks)]:
-        found = tool_calls.add_hook_output(ToolOutcome("c", metadata), Ruling(report=report))
+        found = tool_calls.add_hook_output(ToolOutcome("c", metadata), HookOutcome(report=report))
         assert json.loads(found.metadata) == expected, metadata
         assert "é" in found.metadata
         assert found.content == "c"
-    both = tool_calls.add_hook_output(ToolOutcome("c"), Ruling(report=report), Ruling(report={"m": 1}))
+    both = tool_calls.add_hook_output(ToolOutcome("c"), HookOutcome(report=report), HookOutcome(report={"m": 1}))
     assert json.loads(both.metadata) == {"hook": report, "post_hook": {"m": 1}}
-    assert json.loads(tool_calls.add_hook_output(ToolOutcome("c"), Ruling(), Ruling(report={"m": 1})).metadata) == {
-        "post_hook": {"m": 1}
-    }
+    assert json.loads(
+        tool_calls.add_hook_output(ToolOutcome("c"), HookOutcome(), HookOutcome(report={"m": 1})).metadata
+    ) == {"post_hook": {"m": 1}}
 
 
-# What runs had asked when their server died.
+# Unanswered requests of a dead server.
 
 
 def permission(id: str = "p", run: str = "r1", *, continues: bool = False) -> Event:
@@ -129,7 +129,7 @@ def notice(id: str = "p", *, granted: bool = False, denied: bool = False) -> Eve
     return PermissionNotificationEvent(Change("created", said_of))
 
 
-def closed(id: str = "q") -> Event:
+def question_closed(id: str = "q") -> Event:
     return QuestionNotificationEvent(Change("created", QuestionNotification(id, SESSION)))
 
 
@@ -145,9 +145,9 @@ def check_leftovers() -> None:
         ([permission(), notice("other", granted=True)], ["p"], {"c-p"}),
         ([question()], ["q"], {"c-q"}),
         ([question(run="r2")], [], set()),
-        ([question(), closed()], [], set()),
-        ([question(), closed("other"), permission()], ["q", "p"], {"c-q", "c-p"}),
-        ([notice(granted=True), closed()], [], set()),
+        ([question(), question_closed()], [], set()),
+        ([question(), question_closed("other"), permission()], ["q", "p"], {"c-q", "c-p"}),
+        ([notice(granted=True), question_closed()], [], set()),
     ]
     for events, still_open, not_run in rows:
         left = recovery.UnansweredRequests({RunId("r1")})
@@ -165,7 +165,7 @@ def check_leftovers() -> None:
                 assert (item.granted, item.denied, item.tool_call_id) == (False, True, "c-p")
 
 
-# What recovery decides.
+# Recovery plans.
 
 
 def run(id: str, **facts: object) -> Run:
@@ -200,15 +200,15 @@ def check_plans() -> None:
         assert [item.run_id for item in found.requeued] == [item.run_id for item in runs if item.run_id not in expected]
 
 
-# What calls that were cut off are answered with, and what the end says.
+# Results of calls that were cut off, and texts of ends.
 
 
 def check_cut_off_calls() -> None:
-    """A model must know whether a call may have had effects."""
-    answer = message("assistant", called("c1"), called("c2"), called("c3", finished=False), called("c4"))
+    """The model must know that a call may have had effects."""
+    answer = message("assistant", call_part("c1"), call_part("c2"), call_part("c3", finished=False), call_part("c4"))
     outcomes: list[Outcome] = ["cancelled", "interrupted", "failed"]
     for outcome in outcomes:
-        before = [answer, message("tool", got("c4"), id="t")]
+        before = [answer, message("tool", result_part("c4"), id="t")]
         put = history_repair.repair(
             MessageFactory(SESSION, RUN, 1, counting_ids()), before, TurnEnd(outcome, "t"), {ToolCallId("c2")}
         )
@@ -216,7 +216,9 @@ def check_cut_off_calls() -> None:
         assert list(texts) == ["c1", "c2", "c3"]
         acted = "not undone" if outcome == "cancelled" else "may have had effects"
         assert [acted in words for words in texts.values()] == [True, False, False], outcome
-    assert history_repair.unanswered_calls([answer, message("tool", got("c4"), id="t")]) == answer.tool_calls[:3]
+    assert (
+        history_repair.unanswered_calls([answer, message("tool", result_part("c4"), id="t")]) == answer.tool_calls[:3]
+    )
     for leaves in (True, False):
         put = history_repair.repair(
             MessageFactory(SESSION, RUN, 1, counting_ids()), [], TurnEnd("failed", adds_final_message=leaves)
@@ -248,9 +250,9 @@ def check_descriptions() -> None:
 
 def check_answers() -> None:
     """The answer of a run is its last assistant message; a summary only if there is nothing else."""
-    first, last = message("assistant", said("1"), id="1"), message("assistant", said("2"), id="2")
-    summary = message("assistant", said("s"), id="s", is_summary=True)
-    other = message("user", said("u"), id="u")
+    first, last = message("assistant", text_part("1"), id="1"), message("assistant", text_part("2"), id="2")
+    summary = message("assistant", text_part("s"), id="s", is_summary=True)
+    other = message("user", text_part("u"), id="u")
     rows = [
         ([], set(), None),
         ([other], set(), None),
@@ -263,11 +265,11 @@ def check_answers() -> None:
     for messages, removed, expected in rows:
         found = run_end.last_answer(messages, {MessageId(id) for id in removed})
         assert (found.id if found else None) == expected, (messages, removed)
-    newer = message("assistant", ended(), id="1")
+    newer = message("assistant", finish_part(), id="1")
     assert run_end.merge_messages([first, last], [newer, other]) == [newer, last, other]
 
 
-# What a model is told.
+# System prompt.
 
 
 def check_instructions() -> None:
@@ -277,21 +279,21 @@ def check_instructions() -> None:
         (ContextFile("A.md", " be kind \n"), ContextFile("B.md", "b", 7)), ("note",), "Made-by: x",
     )  # fmt: skip
     files = '<file path="A.md">\nbe kind\n</file>\n\n<file path="B.md">\nb\n[7 more characters: read the file if you'
-    told, helper, subagent_type = (
+    prompt, subagent, subagent_type = (
         system_prompt.system_prompt(full),
         system_prompt.subagent_prompt(full),
         system_prompt.subagent_prompt(full, prompt=" Look. "),
     )
-    for words in (told, subagent_type):
+    for words in (prompt, subagent_type):
         assert words.index("people of this project") < words.index(files) < words.index("# Where you are")
-    assert told.index(files) < told.index("\n\nnote\n\n") < told.index("# Where you are")
+    assert prompt.index(files) < prompt.index("\n\nnote\n\n") < prompt.index("# Where you are")
     assert "note" not in subagent_type
     assert subagent_type.startswith("Look.\n\n# How people work here")
-    assert "be kind" not in helper
-    assert helper.startswith(text("task.md").strip())
+    assert "be kind" not in subagent
+    assert subagent.startswith(text("task.md").strip())
     assert system_prompt.subagent_prompt(full, "fetch.md", " ").startswith(text("fetch.md").strip())
     facts = "Directory: /p\nPlatform: linux\nDate: today\nWhen you commit, end the message with this line: Made-by: x\n"
-    for words in (told, helper, subagent_type):
+    for words in (prompt, subagent, subagent_type):
         assert words.endswith(f"{facts}Git branch: main, commit 0123456789ab (when the session began)\n")
     short = system_prompt.system_prompt(plain)
     assert short.endswith("# Where you are\n\nDirectory: /p\nThe directory is not in a git repository.\n")
@@ -324,7 +326,7 @@ NO_DIFFERENCE = {
 TABLES: dict[str, tuple[list[object], list[Callable[[], None]], dict[str, str]]] = {
     "hook rulings": (
         [tool_calls.refusal, tool_calls.permit_for_hook, tool_calls.add_hook_output, tool_calls._merge_metadata],
-        [check_refusals, check_requests, check_told],
+        [check_refusals, check_requests, check_hook_messages],
         NO_DIFFERENCE,
     ),
     "unanswered requests": ([recovery.UnansweredRequests, recovery._withdrawn], [check_leftovers], {}),

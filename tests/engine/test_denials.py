@@ -1,10 +1,10 @@
-"""Behaviour after a step is refused or cut off: summaries that do not fit, sessions being deleted, rules, titles."""
+"""Behaviour after a refused or interrupted step: summaries that do not fit, sessions being deleted, rules, titles."""
 
 import asyncio
 
 import pytest
 
-from engine.helpers import PLAIN, answering, results_of, texts_of, virtual_seconds
+from engine.helpers import PLAIN, fixed_tool, results_of, sleep_virtual, texts_of
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import NotWaiting, StorageUnavailable, UnknownSession
 from holdfast.domain.ids import RunId, SessionId
@@ -27,8 +27,8 @@ TOO_LONG = Step((Say("half a summary"), Fail(trouble="overflow")))
 # Summaries.
 
 
-async def talked(model: ScriptedModel, turns: int = 8) -> Harness:
-    """A session with a conversation."""
+async def harness_with_turns(model: ScriptedModel, turns: int = 8) -> Harness:
+    """Return a harness whose session has a conversation."""
     harness = await Harness.open(model)
     for number in range(turns):
         await harness.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
@@ -37,13 +37,13 @@ async def talked(model: ScriptedModel, turns: int = 8) -> Harness:
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
-def test_a_summary_that_does_not_fit_is_asked_for_with_less(failures: int) -> None:
-    """What was said of it is withdrawn; the last one is stored."""
+def test_summary_request_that_does_not_fit_is_repeated_with_less(failures: int) -> None:
+    """The partial output of the first attempt is withdrawn; the last attempt is stored."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         steps = [DONE] * 8 + [TOO_LONG] * failures + [Step((Say("in short"),))]
         model = ScriptedModel(steps, info=PLAIN)
-        harness = await talked(model)
+        harness = await harness_with_turns(model)
         await harness.workspace.inputs.summarize(harness.session, "me")
         await harness.quiet()
         sizes = [sum(map(len, texts_of(request.messages, "user"))) for request in model.requests[8:]]
@@ -55,34 +55,34 @@ def test_a_summary_that_does_not_fit_is_asked_for_with_less(failures: int) -> No
         assert (run.kind, run.client_id, run.outcome, run.delivery) == ("summary", "me", "completed", "reject")
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-@pytest.mark.parametrize(("step", "asked"), [(Step((Fail(trouble="other"),)), 1), (Step((Say(" "),)), 1)])
-def test_a_summary_that_fails_for_another_reason_is_not_asked_for_again(step: Step, asked: int) -> None:
-    async def scene() -> None:
+@pytest.mark.parametrize(("step", "requests"), [(Step((Fail(trouble="other"),)), 1), (Step((Say(" "),)), 1)])
+def test_summary_that_fails_for_another_reason_is_not_repeated(step: Step, requests: int) -> None:
+    async def scenario() -> None:
         model = ScriptedModel([DONE] * 8 + [step] * 9, info=PLAIN)
-        harness = await talked(model)
+        harness = await harness_with_turns(model)
         await harness.workspace.inputs.summarize(harness.session)
         await harness.quiet()
-        assert len(model.requests) == 8 + asked
+        assert len(model.requests) == 8 + requests
         session = await harness.ledger.session(harness.workspace.record.id, harness.session)
         assert session is not None
         assert session.summary_message_id == ""
         assert harness.ends()[-1].outcome == "failed"
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("turns", [1, 8])
-def test_a_conversation_that_cannot_be_shortened_any_more_fails(turns: int) -> None:
-    """With what the provider said; and not only after many requests."""
+def test_conversation_that_cannot_be_shortened_further_fails(turns: int) -> None:
+    """With the provider's error, and without many requests."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         model = ScriptedModel(lambda request: TOO_LONG if not request.tools else DONE, info=PLAIN)
         model.requests = []
-        harness = await Harness.open(model, tools=[answering("tool")])
+        harness = await Harness.open(model, tools=[fixed_tool("tool")])
         for number in range(turns):
             await harness.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
             await harness.quiet()
@@ -92,31 +92,31 @@ def test_a_conversation_that_cannot_be_shortened_any_more_fails(turns: int) -> N
         assert 1 <= len(model.requests) - turns <= 5
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("todos", [(), (Todo("mend it", "in_progress", "mending"), Todo("paint", "pending", ""))])
 def test_a_summary_keeps_the_list_of_tasks(todos: tuple[Todo, ...]) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         model = ScriptedModel([DONE, Step((Say("in short"),))], info=PLAIN)
-        harness = await talked(model, 1)
+        harness = await harness_with_turns(model, 1)
         patch = SessionPatch(harness.session, 1, todos=todos)
         await harness.workspace.engine.recorder.put(PatchSession(patch))
         await harness.workspace.inputs.summarize(harness.session)
         await harness.quiet()
-        asked = texts_of(model.requests[-1].messages, "user")[-1]
-        assert ("to-do list" in asked) == bool(todos)
-        assert all(f"[{todo.status}] {todo.content}" in asked for todo in todos)
+        requests = texts_of(model.requests[-1].messages, "user")[-1]
+        assert ("to-do list" in requests) == bool(todos)
+        assert all(f"[{todo.status}] {todo.content}" in requests for todo in todos)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_a_second_summary_begins_at_the_first() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         steps = [DONE, Step((Say("the first summary"),)), DONE, Step((Say("the second"),)), DONE]
         model = ScriptedModel(steps, info=PLAIN)
-        harness = await talked(model, 1)
+        harness = await harness_with_turns(model, 1)
         await harness.workspace.inputs.summarize(harness.session)
         await harness.quiet()
         await harness.prompt("between", "b")
@@ -132,16 +132,16 @@ def test_a_second_summary_begins_at_the_first() -> None:
         assert last == "the second\nafter"
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 # Sessions and queues.
 
 
 def test_a_session_that_is_being_deleted_accepts_nothing() -> None:
-    """From the first moment on; another session does, and it does again if the deletion fails."""
+    """From the first moment; other sessions accept prompts, and so does this one if the deletion fails."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         gate = Gate()
 
         async def clean_up(_: object) -> None:
@@ -168,11 +168,11 @@ def test_a_session_that_is_being_deleted_accepts_nothing() -> None:
             await sessions.rename(harness.session, "x")
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_a_session_is_deleted_with_all_below_it_and_nothing_else() -> None:
-    async def scene() -> None:
+def test_session_is_deleted_with_its_descendants_only() -> None:
+    async def scenario() -> None:
         cleaned: list[list[SessionId]] = []
 
         async def clean_up(family: object) -> None:
@@ -190,15 +190,15 @@ def test_a_session_is_deleted_with_all_below_it_and_nothing_else() -> None:
         assert {item.id for item in left} == {other, niece}
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 @pytest.mark.parametrize("change", ["move", "redeliver"])
 @pytest.mark.parametrize("state", ["running", "ended", "folded", "unstorable"])
-def test_only_a_run_that_waits_is_rearranged(state: str, change: str) -> None:
-    """Nothing is changed, in the lane or in the store, if it does not wait or cannot be stored."""
+def test_only_a_waiting_run_can_be_rearranged(state: str, change: str) -> None:
+    """Neither lane nor store changes if the run does not wait or the change cannot be stored."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         ledger, gate = GatedLedger(), Gate()
 
         async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
@@ -240,11 +240,11 @@ def test_only_a_run_that_waits_is_rearranged(state: str, change: str) -> None:
         await harness.quiet()
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_a_clear_leaves_the_running_turn_and_those_that_joined_it() -> None:
-    async def scene() -> None:
+def test_clear_keeps_the_active_turn_and_its_folded_prompts() -> None:
+    async def scenario() -> None:
         gate = Gate()
 
         async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
@@ -273,7 +273,7 @@ def test_a_clear_leaves_the_running_turn_and_those_that_joined_it() -> None:
         assert await harness.workspace.inputs.clear(harness.session) == ()
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 # Tools.
@@ -288,10 +288,10 @@ async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision:
         seen.append(permit)
         return Verdict(decision, "A rule.")  # type: ignore[arg-type]
 
-    tool = answering(name)
+    tool = fixed_tool(name)
     harness = await Harness.open(ScriptedModel([Step((Call(name, '{"n":3}'),)), DONE], info=PLAIN), tools=[tool])
     harness.workspace.approvals.judge = judge
-    # Questions are offered only where somebody can answer.
+    # Questions are offered only in interactive use.
     prompt = Prompt(harness.session, "go", run_id=RunId("r1"), interactive=True)
     await harness.workspace.inputs.submit(prompt)
     await harness.quiet()
@@ -308,7 +308,7 @@ async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision:
     await harness.close()
 
 
-async def test_all_of_a_result_is_stored() -> None:
+async def test_every_field_of_a_tool_result_is_stored() -> None:
     outcome = ToolOutcome("text", is_error=True, metadata='{"a":1}', data="aGk=", mime_type="image/png")
 
     async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
@@ -326,7 +326,7 @@ async def test_all_of_a_result_is_stored() -> None:
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 async def test_calls_of_an_answer_that_was_cut_off_are_not_run(finish: str) -> None:
-    tool = answering("tool")
+    tool = fixed_tool("tool")
     step = Step((Call("tool"), Call("tool", '{"n":1}')), finish=finish)  # type: ignore[arg-type]
     harness = await Harness.open(ScriptedModel([step], info=PLAIN), tools=[tool])
     await harness.prompt("go", "r1")
@@ -344,7 +344,7 @@ async def test_calls_after_one_that_stops_the_turn_are_not_run() -> None:
     async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
         return ToolOutcome("stop", stops_turn=True)
 
-    after = answering("after")
+    after = fixed_tool("after")
     model = ScriptedModel([Step((Call("stop"), Call("after"), Call("after", '{"n":1}')))], info=PLAIN)
     harness = await Harness.open(model, tools=[SimpleTool("stop", act), after])
     await harness.prompt("go", "r1")
@@ -362,7 +362,7 @@ async def test_calls_after_one_that_stops_the_turn_are_not_run() -> None:
 
 
 def test_a_title_that_cannot_be_stored_is_ignored() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         ledger = GatedLedger()
         slow = ScriptedModel(lambda _: Step((Say("A title"),)), pause=lambda: 5.0)
         models = FixedModels(ScriptedModel(lambda _: DONE, info=PLAIN), slow)
@@ -370,18 +370,18 @@ def test_a_title_that_cannot_be_stored_is_ignored() -> None:
         await harness.prompt("go", "r1")
         await harness.quiet()
         ledger.refused = (PatchSession,)
-        await virtual_seconds(100)
+        await sleep_virtual(100)
         ledger.refused = ()
         assert harness.end_of("r1").outcome == "completed"
         await harness.prompt("go", "r2")
         await harness.quiet()
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_sub_agents_get_no_titles() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async def send(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
             return ToolOutcome(await context.run_subagent(SubagentTask("look", "Its own title")))
 
@@ -393,10 +393,10 @@ def test_sub_agents_get_no_titles() -> None:
         harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
         await harness.prompt("go", "r1")
         await harness.quiet()
-        await virtual_seconds(10)
+        await sleep_virtual(10)
         sessions = (await harness.ledger.snapshot(harness.workspace.record.id, None)).sessions
         assert {item.title for item in sessions} == {"A title", "Its own title"}
         assert len(small.requests) == 1
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)

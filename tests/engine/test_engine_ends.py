@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 import pytest
 
-from engine.gated_worlds import busy_world
+from engine.gated_harness import busy_harness
 from holdfast.domain.errors import StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import RunId
@@ -29,7 +29,7 @@ def echo(request: ModelRequest) -> Step:
 
 
 async def test_a_task_cancelled_before_its_first_step_still_ends_its_run() -> None:
-    """`Finish` comes from the done callback: such a task never enters its body."""
+    """`Finish` is dispatched by the done callback: such a task never enters its body."""
     harness = await Harness.open(ScriptedModel(echo))
     await harness.prompt("one", "r1")
     life = harness.workspace.engine._active.get(RunId("r1"))
@@ -42,8 +42,8 @@ async def test_a_task_cancelled_before_its_first_step_still_ends_its_run() -> No
     assert harness.end_of("r2").outcome == "completed"
 
 
-def test_the_end_follows_within_the_grace_whatever_a_tool_does() -> None:
-    """R5: a tool that will not stop is given up after the grace; what it does later does not count."""
+def test_run_ends_within_the_grace_although_a_tool_does_not_stop() -> None:
+    """R5: a tool that does not stop is abandoned after the grace; its later effects are discarded."""
 
     async def main() -> None:
         release = Gate()
@@ -66,10 +66,10 @@ def test_the_end_follows_within_the_grace_whatever_a_tool_does() -> None:
         await harness.quiet()
         assert asyncio.get_running_loop().time() - began <= 2.0 + 0.25
         assert harness.end_of("r1").outcome == "cancelled"
-        told = len(harness.published.events)
+        published = len(harness.published.events)
         release.open()
         await settle_down()
-        assert len(harness.published.events) == told, "nothing of an abandoned run is told"
+        assert len(harness.published.events) == published, "an abandoned run published an event"
         await harness.assert_valid()
         await harness.prompt("two", "r2")
         await harness.quiet()
@@ -82,7 +82,7 @@ def test_the_end_follows_within_the_grace_whatever_a_tool_does() -> None:
 
 
 async def test_the_order_of_events_at_an_end() -> None:
-    """Last message, session, error, run_complete, agent_finished; the session is free before the last three."""
+    """Last message, session, error, run_complete, agent_finished; the session is idle before the last three."""
     harness = await Harness.open(ScriptedModel([Step((Say("well"), Fail("broken")))]))
     await harness.prompt("one", "r1")
     await harness.quiet()
@@ -100,9 +100,9 @@ async def test_a_session_is_no_longer_busy_when_its_end_is_published() -> None:
     publish = harness.published.publish
 
     def listen(entries: Iterable[Entry]) -> None:
-        heard = list(entries)
-        seen.extend(engine.is_busy(harness.session) for item in heard if isinstance(item.event, RunCompleteEvent))
-        publish(heard)
+        batch = list(entries)
+        seen.extend(engine.is_busy(harness.session) for item in batch if isinstance(item.event, RunCompleteEvent))
+        publish(batch)
 
     harness.published.publish = listen  # type: ignore[method-assign]
     await harness.prompt("one", "r1")
@@ -126,8 +126,8 @@ async def test_an_end_is_one_transaction_and_published_after_it_is_stored() -> N
     assert [type(item).__name__ for item in write.operations] == ["PutMessage", "PatchSession", "EndRun"]
 
 
-def test_an_end_that_cannot_be_stored_is_tried_until_it_is() -> None:
-    """Meanwhile everybody is told once that the storage fails, and new prompts are refused."""
+def test_end_that_cannot_be_stored_is_retried_until_it_is_stored() -> None:
+    """Meanwhile one storage error is published, and new prompts are refused."""
 
     async def main() -> None:
         ledger = GatedLedger()
@@ -148,7 +148,7 @@ def test_an_end_that_cannot_be_stored_is_tried_until_it_is() -> None:
         assert harness.ends() == []
         ledger.error = None
         await harness.quiet()
-        assert harness.end_of("r1").outcome == "completed", "what it had said is not lost"
+        assert harness.end_of("r1").outcome == "completed", "its text is not lost"
         await harness.prompt("three", "r3")
         await harness.quiet()
         assert harness.end_of("r3").outcome == "completed"
@@ -157,13 +157,13 @@ def test_an_end_that_cannot_be_stored_is_tried_until_it_is() -> None:
     in_virtual_time(main)
 
 
-# Shutdown and what follows
+# Shutdown and restart
 
 
-async def test_a_graceful_stop_loses_nothing() -> None:
-    """What waits, and what was accepted a moment ago, is parked and goes on at the next start, in order."""
+async def test_graceful_shutdown_parks_waiting_runs() -> None:
+    """Waiting runs, and runs accepted a moment ago, are parked and continue at the next start, in order."""
     ledger = MemoryLedger()
-    harness, _ = await busy_world(ledger)
+    harness, _ = await busy_harness(ledger)
     for name in ("r2", "r3"):
         await harness.prompt(name, name)
     other = await harness.workspace.sessions.create()
@@ -181,7 +181,7 @@ async def test_a_graceful_stop_loses_nothing() -> None:
 
 
 async def test_a_session_that_is_deleted_while_busy_is_cancelled_first() -> None:
-    harness, _ = await busy_world()
+    harness, _ = await busy_harness()
     await harness.workspace.sessions.delete(harness.session)
     assert harness.end_of("r1").outcome == "cancelled"
     last = harness.published.events[-1][1]
@@ -190,7 +190,7 @@ async def test_a_session_that_is_deleted_while_busy_is_cancelled_first() -> None
     assert list(await harness.messages()) == []
 
 
-async def test_idle_sessions_cost_nothing() -> None:
+async def test_idle_session_holds_no_resources() -> None:
     """R11: a session whose runs have ended leaves no lane, no outbox, no task behind."""
     harness = await Harness.open(ScriptedModel(echo))
     engine = harness.workspace.engine
@@ -225,8 +225,8 @@ async def test_a_provider_error_is_shown_verbatim() -> None:
     assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", "Quota used up.")
 
 
-async def test_while_an_end_cannot_be_stored_nothing_is_accepted() -> None:
-    """Also if the disk would take a prompt: it could not take its end."""
+async def test_prompts_are_refused_while_an_end_cannot_be_stored() -> None:
+    """Even if the disk could store the prompt: it could not store its end."""
     ledger = GatedLedger()
     settings = EngineSettings(titles=False, retry_first=0.001)
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger, settings=settings)
@@ -241,7 +241,7 @@ async def test_while_an_end_cannot_be_stored_nothing_is_accepted() -> None:
 
 
 async def test_the_first_prompt_after_the_storage_works_again_is_accepted_at_once() -> None:
-    """Whenever the next attempt to store the end would have been made."""
+    """Independently of the next scheduled attempt to store the end."""
     ledger = GatedLedger()
     settings = EngineSettings(titles=False, retry_first=1_000.0, retry_longest=1_000.0)
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger, settings=settings)
@@ -260,13 +260,13 @@ async def test_a_run_is_in_its_lane_before_its_event_is_published() -> None:
     publish = harness.published.publish
 
     def listen(entries: Iterable[Entry]) -> None:
-        heard = list(entries)
-        created = [item.event.change for item in heard if isinstance(item.event, RunEvent)]
+        batch = list(entries)
+        created = [item.event.change for item in batch if isinstance(item.event, RunEvent)]
         head = harness.workspace.engine.lane(harness.session).head
         known.extend(
             head is not None and head.run == change.object.run_id for change in created if change.type == "created"
         )
-        publish(heard)
+        publish(batch)
 
     harness.published.publish = listen  # type: ignore[method-assign]
     await harness.prompt("one", "r1")
@@ -275,7 +275,7 @@ async def test_a_run_is_in_its_lane_before_its_event_is_published() -> None:
 
 
 async def test_a_run_cancelled_before_its_start_has_started_and_ended() -> None:
-    """It leaves a turn, so it had one: its row says when."""
+    """It stores a turn, so its row has a start time."""
     harness = await Harness.open(ScriptedModel(echo))
     await harness.prompt("one", "r1")
     harness.workspace.engine.dispatch(harness.session, Cancel())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.gated_worlds import busy_world
+from engine.gated_harness import busy_harness
 from holdfast.domain.errors import SessionBusy, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
@@ -23,7 +23,7 @@ def echo(request: ModelRequest) -> Step:
     return Step((Say(f"answer {len(request.messages)}"),))
 
 
-# tell
+# Dispatch
 
 
 async def test_dispatch_is_synchronous_and_returns_a_refusal() -> None:
@@ -36,18 +36,18 @@ async def test_dispatch_is_synchronous_and_returns_a_refusal() -> None:
     assert engine.dispatch(harness.session, Cancel()) is None
     assert engine.lane(harness.session).head == Head(RunId("r1"), "cancelling", "cancel")
     task = engine._active[RunId("r1")].task
-    assert task.cancelling() == 1, "the task is told at once"
+    assert task.cancelling() == 1, "the task is cancelled at once"
     engine.dispatch(harness.session, Shutdown())
     refusal = engine.dispatch(harness.session, Accept(RunId("x"), "queue"))
     assert isinstance(refusal, Refuse)
     await harness.quiet()
 
 
-# Durable before the answer
+# Durable before the response
 
 
-async def test_a_prompt_is_answered_and_placed_only_when_it_is_stored() -> None:
-    """R1: until the store has answered, neither the caller nor the lane knows of the run."""
+async def test_prompt_is_acknowledged_and_queued_after_it_is_stored() -> None:
+    """R1: until the store has replied, neither the caller nor the lane knows the run."""
     ledger = GatedLedger()
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     ledger.hold()
@@ -64,7 +64,7 @@ async def test_a_prompt_is_answered_and_placed_only_when_it_is_stored() -> None:
 
 async def test_a_refusable_prompt_is_refused_before_any_write() -> None:
     ledger = GatedLedger()
-    harness, model = await busy_world(ledger)
+    harness, model = await busy_harness(ledger)
     written = len(ledger.seen)
     with pytest.raises(SessionBusy):
         await harness.prompt("two", "r2", delivery="reject")
@@ -75,8 +75,8 @@ async def test_a_refusable_prompt_is_refused_before_any_write() -> None:
     await harness.quiet()
 
 
-async def test_two_prompts_that_want_an_empty_session_at_the_same_moment() -> None:
-    """One gets it, of the other nothing is left: the store itself refuses it, so that no crash can leave it behind."""
+async def test_one_of_two_concurrent_reject_prompts_is_refused() -> None:
+    """The store itself refuses the second one, so that a crash cannot leave it behind."""
     harness = await Harness.open(ScriptedModel(echo))
     results = await asyncio.gather(
         harness.prompt("one", "r1", delivery="reject"),
@@ -90,7 +90,7 @@ async def test_two_prompts_that_want_an_empty_session_at_the_same_moment() -> No
 
 
 async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() -> None:
-    """The workspace began to close while the prompt was on its way to the disk."""
+    """The workspace started to close while the prompt was being written."""
     ledger = GatedLedger()
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     ledger.hold(Admit)
@@ -113,8 +113,8 @@ async def test_a_run_refused_after_it_was_stored_is_removed_before_the_answer() 
     assert kinds == ["created", "deleted"]
 
 
-async def test_a_caller_that_goes_away_changes_nothing() -> None:
-    """C-34 at this level: the run belongs to the workspace as soon as it is on its way to the disk."""
+async def test_disconnected_caller_does_not_affect_its_run() -> None:
+    """C-34 at this level: the run belongs to the workspace as soon as its write is submitted."""
     ledger = GatedLedger()
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     ledger.hold()
@@ -127,20 +127,20 @@ async def test_a_caller_that_goes_away_changes_nothing() -> None:
     assert harness.end_of("r1").outcome == "completed"
 
 
-async def test_a_cancel_is_answered_after_it_is_stored() -> None:
-    """R3: and a server that dies right after the answer does not run what the cancel covered."""
+async def test_cancel_is_acknowledged_after_it_is_stored() -> None:
+    """R3: a server that is killed right after the response does not run the covered prompts."""
     ledger = GatedLedger()
-    harness, model = await busy_world(ledger)
+    harness, model = await busy_harness(ledger)
     await harness.prompt("two", "r2")
     ledger.hold()
     stopping = start(harness.cancel())
     await ledger.gate.reached.wait()
     await settle_down()
     assert not stopping.done()
-    assert harness.ends() == [], "nothing is said of it either"
+    assert harness.ends() == [], "no end is published either"
     ledger.gate.open()
     await stopping
-    # Another server takes over from what is on disk at this very moment.
+    # Another server takes over from the state on disk at this moment.
     again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
     await again.workspace.engine.wait_until_idle(harness.session)
     assert {run: (await again.run(run)).outcome for run in ("r1", "r2")} == {"r1": "cancelled", "r2": "cancelled"}
@@ -148,9 +148,9 @@ async def test_a_cancel_is_answered_after_it_is_stored() -> None:
 
 
 async def test_a_cancel_does_not_wait_for_the_disk_to_stop_a_run() -> None:
-    """What is in the lane came before it, so nothing has to be known about numbers to stop that."""
+    """Runs in the lane were accepted before the cancel, so that no number is needed to stop them."""
     ledger = GatedLedger()
-    harness, model = await busy_world(ledger)
+    harness, model = await busy_harness(ledger)
     await harness.prompt("two", "r2")
     ledger.hold()
     stopping = start(harness.cancel())
@@ -162,9 +162,9 @@ async def test_a_cancel_does_not_wait_for_the_disk_to_stop_a_run() -> None:
 
 
 async def test_a_cancel_and_the_end_that_follows_at_once_are_one_write() -> None:
-    """One sync for both; the log says first that it was cancelled, then that it ended."""
+    """One sync for both; the log has the cancel first, then the end."""
     ledger = GatedLedger()
-    harness, _ = await busy_world(ledger)
+    harness, _ = await busy_harness(ledger)
     await harness.prompt("two", "r2")
     before = len(ledger.batches)
     assert await harness.cancel() == ("r1", "r2")
@@ -173,8 +173,8 @@ async def test_a_cancel_and_the_end_that_follows_at_once_are_one_write() -> None
     assert [type(write.operations[-1]).__name__ for write in batch] == ["CancelSession", "EndRun"]
 
 
-async def stubborn_world(ledger: GatedLedger) -> tuple[Harness, Gate]:
-    """The run `r1` is in the middle of a tool that stops only when the gate is opened."""
+async def stubborn_harness(ledger: GatedLedger) -> tuple[Harness, Gate]:
+    """Return a harness whose run `r1` is in a tool that stops only when the gate is opened."""
     at_work, gone = Gate(), Gate()
 
     async def stubborn(_context: ToolContext, _arguments: dict[str, object]) -> ToolOutcome:
@@ -196,7 +196,7 @@ def test_a_slow_tool_delays_the_response_to_a_cancel_by_a_moment_only() -> None:
 
     async def main() -> None:
         ledger = GatedLedger()
-        harness, gone = await stubborn_world(ledger)
+        harness, gone = await stubborn_harness(ledger)
         await harness.prompt("two", "r2")
         before, began = len(ledger.batches), asyncio.get_running_loop().time()
         assert await harness.cancel() == ("r1", "r2")
@@ -211,10 +211,10 @@ def test_a_slow_tool_delays_the_response_to_a_cancel_by_a_moment_only() -> None:
     in_virtual_time(main)
 
 
-async def test_a_cancel_survives_the_removal_of_a_prompt_that_meant_to_interrupt() -> None:
-    """R3: the prompt was refused, and its marks are taken back; but not from a run that somebody else had cancelled."""
+async def test_cancel_survives_the_removal_of_an_interrupting_prompt() -> None:
+    """R3: the prompt was refused and its cancel marks are removed, except from a run cancelled by another request."""
     ledger = GatedLedger()
-    harness, gone = await stubborn_world(ledger)
+    harness, gone = await stubborn_harness(ledger)
     ledger.hold()
     asking = start(harness.prompt("instead", "r2", delivery="interrupt"))
     await ledger.gate.reached.wait()
@@ -232,7 +232,7 @@ async def test_a_cancel_survives_the_removal_of_a_prompt_that_meant_to_interrupt
 
 
 def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
-    """The lane is told at once; after 250 ms the answer says that it is not stored."""
+    """The lane is stopped at once; after 250 ms the response reports that the cancel is not stored."""
 
     async def main() -> None:
         ledger = GatedLedger()
@@ -253,7 +253,7 @@ def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
         await waiting
         model.before.open()
         await harness.quiet()
-        # What came after the cancel is not hit by its late write.
+        # A run accepted after the cancel is not affected by its late write.
         assert [harness.end_of(run).outcome for run in ("r1", "r2")] == ["cancelled", "completed"]
 
     in_virtual_time(main)
@@ -276,7 +276,7 @@ async def test_a_full_disk_does_not_prevent_a_cancel() -> None:
     assert harness.end_of("r1").outcome == "cancelled"
 
 
-# Start and fold are facts
+# Starts and folds are stored first
 
 
 async def test_the_model_is_called_after_the_start_is_stored() -> None:
@@ -316,7 +316,7 @@ async def test_a_step_boundary_waits_until_its_folds_are_stored() -> None:
 
 
 async def test_a_fold_that_cannot_be_stored_ends_both_runs() -> None:
-    """Nobody is left behind: the host fails, and whoever was to be folded into it ends with it."""
+    """No run is left without an end: the host fails, and the prompts to be folded end with it."""
     ledger = GatedLedger()
     tool = GatedTool("wait")
     settings = EngineSettings(titles=False, retry_first=0.001)
@@ -338,7 +338,7 @@ async def test_a_fold_that_cannot_be_stored_ends_both_runs() -> None:
 
 
 def test_a_cancel_covers_prompts_that_were_being_written() -> None:
-    """The prompt was on its way before the cancel: it has the smaller number, so it is covered."""
+    """The prompt was submitted before the cancel: it has the smaller number, so it is covered."""
 
     async def main() -> None:
         ledger = GatedLedger()
@@ -348,7 +348,7 @@ def test_a_cancel_covers_prompts_that_were_being_written() -> None:
         await ledger.gate.reached.wait()
         with pytest.raises(StorageUnavailable):
             await harness.cancel()
-        assert not harness.workspace.engine.is_busy(), "the lane was told, and had not heard of the run"
+        assert not harness.workspace.engine.is_busy(), "the lane handled the cancel before it knew the run"
         ledger.gate.open()
         await asking
         await harness.quiet()
@@ -358,9 +358,9 @@ def test_a_cancel_covers_prompts_that_were_being_written() -> None:
 
 
 async def test_an_interrupt_refused_while_closing_stops_no_run() -> None:
-    """What it had marked goes on at the next start, as if it had never come."""
+    """Runs that it had marked continue at the next start, as if there had been no interrupt."""
     ledger = GatedLedger()
-    harness, _ = await busy_world(ledger)
+    harness, _ = await busy_harness(ledger)
     await harness.prompt("two", "r2")
     ledger.hold(Admit)
     asking = start(harness.prompt("three", "r3", delivery="interrupt"))
@@ -376,8 +376,8 @@ async def test_an_interrupt_refused_while_closing_stops_no_run() -> None:
     assert (await again.run("r2")).outcome == "completed"
 
 
-async def test_cancel_of_a_run_that_has_just_finished_answers_its_end() -> None:
-    """Its end is decided but not stored yet: the answer waits for it, and tells the truth."""
+async def test_cancel_of_a_run_that_has_just_finished_returns_its_outcome() -> None:
+    """Its end is decided but not stored yet: the response waits for it and contains the actual outcome."""
     ledger = GatedLedger()
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     ledger.hold(EndRun)

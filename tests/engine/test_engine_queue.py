@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.gated_worlds import busy_world
+from engine.gated_harness import busy_harness
 from holdfast.domain.errors import NotWaiting, RunFolded, UnknownRun
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Redeliver, Reorder
@@ -21,10 +21,10 @@ def echo(request: ModelRequest) -> Step:
 
 
 async def test_interrupt_cancels_the_lane_and_then_runs() -> None:
-    harness, model = await busy_world()
+    harness, model = await busy_harness()
     await harness.prompt("two", "r2")
     await harness.prompt("three", "r3", delivery="interrupt")
-    # What it cancels is on disk with it: a crash right now takes up neither of them again.
+    # Its cancel is stored with it: recovery after a crash at this moment requeues neither of them.
     assert [(await harness.run(run)).cancel_requested for run in ("r1", "r2", "r3")] == [True, True, False]
     model.before.open()
     await harness.quiet()
@@ -52,7 +52,7 @@ async def test_the_queue_can_be_rearranged_while_it_waits() -> None:
     with pytest.raises(NotWaiting):
         await inputs.move(RunId("r1"), 0)
     with pytest.raises(UnknownRun):
-        await inputs.redeliver(RunId("nobody"), "queue")
+        await inputs.redeliver(RunId("unknown"), "queue")
     model.before.open()
     await harness.quiet()
     assert [end.run_id for end in harness.ends()] == ["r1", "r4", "r3", "r2"]
@@ -60,18 +60,18 @@ async def test_the_queue_can_be_rearranged_while_it_waits() -> None:
         await inputs.redeliver(RunId("r3"), "queue")
 
 
-async def busy_and_slow() -> tuple[Harness, GatedModel, GatedLedger]:
-    """One asks its model, three wait, and a change of their order takes its time."""
+async def busy_with_slow_moves() -> tuple[Harness, GatedModel, GatedLedger]:
+    """Return a harness with one active run and three waiting ones, and a ledger that delays changes of their order."""
     ledger = GatedLedger()
-    harness, model = await busy_world(ledger)
+    harness, model = await busy_harness(ledger)
     for name in ("r2", "r3", "r4"):
         await harness.prompt(name, name)
     ledger.hold(Reorder, Redeliver)
     return harness, model, ledger
 
 
-async def next_begins(harness: Harness, model: GatedModel, ledger: GatedLedger) -> None:
-    """While the change is being written the first of those who wait gets the lane."""
+async def start_next(harness: Harness, model: GatedModel, ledger: GatedLedger) -> None:
+    """Let the first waiting run get the lane while the change is being written."""
     await ledger.gate.reached.wait()
     model.before.open()
     await until(lambda: "r2" in members(harness.workspace.engine.lane(harness.session))[:1])
@@ -79,9 +79,9 @@ async def next_begins(harness: Harness, model: GatedModel, ledger: GatedLedger) 
 
 
 async def test_moving_a_run_that_was_started_meanwhile_is_refused() -> None:
-    harness, model, ledger = await busy_and_slow()
+    harness, model, ledger = await busy_with_slow_moves()
     moving = start(harness.workspace.inputs.move(RunId("r2"), 2))
-    await next_begins(harness, model, ledger)
+    await start_next(harness, model, ledger)
     with pytest.raises(NotWaiting):
         await moving
     await harness.quiet()
@@ -89,9 +89,9 @@ async def test_moving_a_run_that_was_started_meanwhile_is_refused() -> None:
 
 
 async def test_redelivering_a_run_that_was_started_meanwhile_is_refused() -> None:
-    harness, model, ledger = await busy_and_slow()
+    harness, model, ledger = await busy_with_slow_moves()
     changing = start(harness.workspace.inputs.redeliver(RunId("r2"), "steer"))
-    await next_begins(harness, model, ledger)
+    await start_next(harness, model, ledger)
     with pytest.raises(NotWaiting):
         await changing
     await harness.quiet()
@@ -99,10 +99,10 @@ async def test_redelivering_a_run_that_was_started_meanwhile_is_refused() -> Non
 
 
 async def test_the_lane_continues_in_the_stored_order() -> None:
-    """Whoever leaves the queue meanwhile: a crash right after the move would go on in the same order."""
-    harness, model, ledger = await busy_and_slow()
+    """Also if a run leaves the queue meanwhile: a crash right after the move continues in the same order."""
+    harness, model, ledger = await busy_with_slow_moves()
     moving = start(harness.workspace.inputs.move(RunId("r4"), 1))
-    await next_begins(harness, model, ledger)
+    await start_next(harness, model, ledger)
     await moving
     stored = [run.run_id for run in await ledger.open_runs(harness.workspace.record.id)]
     waiting = [item.run for item in harness.workspace.engine.lane(harness.session).queue]
@@ -130,10 +130,10 @@ async def test_a_folded_run_cannot_be_cancelled_alone() -> None:
     assert harness.end_of(steering.run_id).text == harness.end_of("r1").text == "done"
 
 
-async def test_cancel_of_a_finished_run_answers_its_end() -> None:
+async def test_cancel_of_a_finished_run_returns_its_outcome() -> None:
     harness = await Harness.open(ScriptedModel(echo))
     await harness.prompt("one", "r1")
     await harness.quiet()
     assert (await harness.workspace.inputs.cancel_run(RunId("r1"))).outcome == "completed"
     with pytest.raises(UnknownRun):
-        await harness.workspace.inputs.cancel_run(RunId("nobody"))
+        await harness.workspace.inputs.cancel_run(RunId("unknown"))

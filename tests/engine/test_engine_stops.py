@@ -1,4 +1,4 @@
-"""Contract of the engine: cancels that meet pending writes and ends."""
+"""Contract of the engine: cancels concurrent with pending writes and ends."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.gated_worlds import busy_world, gated, slow_reads
+from engine.gated_harness import busy_harness, gated_model, slow_run_reads
 from holdfast.domain.errors import RunFolded, StorageUnavailable, WorkspaceClosing
-from holdfast.domain.hooks import Ruling
+from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Admit, Answer, CancelRun, CancelSession, EndRun, PatchSession, RemoveRun, Write
 from holdfast.domain.runs import Run
@@ -24,36 +24,36 @@ from holdfast.testing.seeded_loop import in_virtual_time
 _SHORT = EngineSettings(titles=False, grace=0.5, margin=0.1)
 
 
-def talking() -> ScriptedModel:
+def streaming_model() -> ScriptedModel:
     return ScriptedModel(lambda _: Step((Say("words"),)))
 
 
 class SlowHooks(NoHooks):
-    """Think about a prompt until they are let, and hear nothing meanwhile."""
+    """Hooks that block on a prompt until the test releases them, and ignore cancellation."""
 
     def __init__(self) -> None:
         self.gate = Gate()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         while not self.gate.passed:
             try:
                 await self.gate()
             except asyncio.CancelledError:
                 continue
-        return Ruling()
+        return HookOutcome()
 
 
 class RefusingHooks(NoHooks):
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
-        return Ruling("deny")
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
+        return HookOutcome("deny")
 
 
-# Prompts on their way
+# Pending prompts
 
 
-async def test_a_cancel_that_fails_stops_the_prompt_that_was_on_its_way() -> None:
-    """Its answer says that runs are being stopped: so are those that came into the lane while it was being written."""
-    ledger, model = GatedLedger(), gated()
+async def test_failed_cancel_stops_the_prompt_that_was_being_written() -> None:
+    """Its response says that runs are being stopped: this includes runs that entered the lane during its write."""
+    ledger, model = GatedLedger(), gated_model()
     harness = await Harness.open(model, ledger=ledger)
     ledger.hold(Admit)
     asking = start(harness.prompt("one", "r1"))
@@ -61,7 +61,7 @@ async def test_a_cancel_that_fails_stops_the_prompt_that_was_on_its_way() -> Non
     stopping = start(harness.cancel())
     await settle_down()
     ledger.refused = (CancelSession,)
-    # Nobody has to wait for it.
+    # The gate is never waited for.
     stopping.cancel()
     ledger.gate.open()
     await asking
@@ -71,9 +71,9 @@ async def test_a_cancel_that_fails_stops_the_prompt_that_was_on_its_way() -> Non
 
 
 async def test_a_cancel_that_cannot_be_stored_spares_later_runs() -> None:
-    """R3: also if the next batch is stored before its caller wakes."""
+    """R3: even if the next batch is stored before its caller resumes."""
     ledger = GatedLedger()
-    harness = await Harness.open(talking(), ledger=ledger)
+    harness = await Harness.open(streaming_model(), ledger=ledger)
     ledger.hold(Admit)
     first = start(harness.prompt("one", "r1"))
     await ledger.gate.reached.wait()
@@ -90,7 +90,7 @@ async def test_a_cancel_that_cannot_be_stored_spares_later_runs() -> None:
 
 
 class LateLedger(MemoryLedger):
-    """Holds the answer to a prompt that steers, and the writing of a cancel of one run."""
+    """Holds the result of a steering prompt, and the commit of the cancel of one run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,9 +110,11 @@ class LateLedger(MemoryLedger):
 
 
 async def test_a_cancel_of_a_run_that_joins_a_turn_meanwhile_is_refused() -> None:
-    """R3: it was stored, but not in its lane yet, when the cancel came. It shares its host's end, and that is said."""
+    """R3: it was stored, but not in its lane yet, when the cancel arrived. It shares its host's end; the refusal says
+    so.
+    """
     ledger, hooks = LateLedger(), SlowHooks()
-    harness = await Harness.open(talking(), ledger=ledger, hooks=hooks)
+    harness = await Harness.open(streaming_model(), ledger=ledger, hooks=hooks)
     await harness.prompt("one", "r1")
     await hooks.gate.reached.wait()
     asking = start(harness.prompt("by the way", "r2", delivery="steer"))
@@ -144,9 +146,9 @@ STOPS: list[Callable[[Harness], Coroutine[Any, Any, object]]] = [
 async def test_a_cancel_of_a_parked_run_survives_the_removal_of_a_prompt(
     stop: Callable[[Harness], Coroutine[Any, Any, object]],
 ) -> None:
-    """R3: the workspace closes, and the prompt that was to interrupt is refused. It had marked what is parked."""
+    """R3: the workspace closes, and the interrupting prompt is refused after it had marked the parked run."""
     ledger = GatedLedger()
-    harness, _ = await busy_world(ledger)
+    harness, _ = await busy_harness(ledger)
     await harness.prompt("three", "r3", delivery="queue")
     ledger.hold()
     asking = start(harness.prompt("instead", "r2", delivery="interrupt"))
@@ -164,15 +166,15 @@ async def test_a_cancel_of_a_parked_run_survives_the_removal_of_a_prompt(
     assert (await harness.run("r3")).cancel_requested
 
 
-async def test_a_clear_names_nothing_that_has_come_to_its_end_by_itself() -> None:
-    """R3: it failed before it had begun, and its end is not stored yet: in the store it looks as if it waited."""
+async def test_clear_does_not_name_a_run_that_has_already_failed() -> None:
+    """R3: it failed before it started, and its end is not stored yet: in the store it still looks queued."""
     gate = Gate()
 
     async def cleanup(_: RunId) -> None:
         await gate()
 
     hooks = RefusingHooks()
-    harness = await Harness.open(talking(), cleanup=cleanup, hooks=hooks)
+    harness = await Harness.open(streaming_model(), cleanup=cleanup, hooks=hooks)
     await harness.prompt("one", "r1")
     await gate.reached.wait()
     assert await harness.workspace.inputs.clear(harness.session) == ()
@@ -181,10 +183,10 @@ async def test_a_clear_names_nothing_that_has_come_to_its_end_by_itself() -> Non
     assert harness.end_of("r1").outcome == "failed"
 
 
-async def test_a_clear_names_nothing_that_was_refused() -> None:
-    """The workspace closes while the prompt is on its way: its row is there for a moment only."""
+async def test_clear_does_not_name_a_refused_prompt() -> None:
+    """The workspace closes during the write of the prompt: its row exists for a moment only."""
     ledger = GatedLedger()
-    harness = await Harness.open(talking(), ledger=ledger)
+    harness = await Harness.open(streaming_model(), ledger=ledger)
     ledger.hold(Admit)
     asking = start(harness.prompt("one", "r1"))
     await ledger.gate.reached.wait()
@@ -198,11 +200,13 @@ async def test_a_clear_names_nothing_that_was_refused() -> None:
     await closing
 
 
-# Turns on their way to their ends
+# Turns that are about to end
 
 
 def test_output_of_an_abandoned_tool_is_not_part_of_the_end() -> None:
-    """R7: the disk fails, so the end is made again. The call's result is not what nobody has stored."""
+    """R7: the disk fails, so the end is built again. The result of the call does not contain output that was not
+    stored.
+    """
 
     async def main() -> None:
         ledger, at_work = GatedLedger(), Gate()
@@ -235,11 +239,11 @@ def test_output_of_an_abandoned_tool_is_not_part_of_the_end() -> None:
 
 
 def test_a_prompt_is_stored_once() -> None:
-    """A hook that was given up lets its prompt through while the end is being made, which brings the prompt too."""
+    """An abandoned hook releases its prompt while the end is being built, which stores the prompt too."""
 
     async def main() -> None:
-        (ledger, reading), hooks = slow_reads(), SlowHooks()
-        harness = await Harness.open(talking(), ledger=ledger, settings=_SHORT, hooks=hooks)
+        (ledger, reading), hooks = slow_run_reads(), SlowHooks()
+        harness = await Harness.open(streaming_model(), ledger=ledger, settings=_SHORT, hooks=hooks)
         await harness.prompt("one", "r1")
         await hooks.gate.reached.wait()
         await harness.cancel()
@@ -256,9 +260,9 @@ def test_a_prompt_is_stored_once() -> None:
 
 
 async def test_a_complete_summary_survives_a_cancel() -> None:
-    """It is being stored: the session does not begin with a message that was taken away again."""
+    """It is being stored: the session does not start with a message that was removed again."""
     ledger = GatedLedger()
-    harness = await Harness.open(talking(), ledger=ledger)
+    harness = await Harness.open(streaming_model(), ledger=ledger)
     await harness.prompt("one", "r1")
     await harness.quiet()
     ledger.hold(PatchSession)
@@ -275,13 +279,13 @@ async def test_a_complete_summary_survives_a_cancel() -> None:
     assert harness.end_of(run.run_id).outcome == "cancelled"
 
 
-# Many at once
+# Many cancels
 
 
 async def test_a_batch_is_written_when_all_of_its_holds_are_done() -> None:
-    """A write that is put meanwhile belongs to the same batch."""
+    """A write submitted meanwhile belongs to the same batch."""
     ledger = GatedLedger()
-    harness = await Harness.open(talking(), ledger=ledger)
+    harness = await Harness.open(streaming_model(), ledger=ledger)
     recorder = harness.workspace.engine.recorder
     holds = [asyncio.get_running_loop().create_future() for _ in range(2)]
     before = len(ledger.batches)
@@ -298,11 +302,11 @@ async def test_a_batch_is_written_when_all_of_its_holds_are_done() -> None:
 
 
 async def test_many_cancels_do_not_wait_for_each_others_ends() -> None:
-    """They share a sync as it is. What a hundred runs still have to do would only keep all answers back."""
+    """They share one sync. Waiting for the remaining work of a hundred runs would only delay all responses."""
     ledger = GatedLedger()
-    model = GatedModel(talking())
+    model = GatedModel(streaming_model())
     model.before.shut()
-    # A busy machine takes longer for a hundred than the limit for one is.
+    # For a hundred runs a busy machine takes longer than the limit for one.
     settings = EngineSettings(titles=False, cancel_write=30.0)
     harness = await Harness.open(model, ledger=ledger, settings=settings)
     sessions = [(await harness.workspace.sessions.create()).id for _ in range(100)]

@@ -1,4 +1,4 @@
-"""Faults of our own: a bug in one place does not keep others from their answers, nor a run from its end."""
+"""Internal faults: a bug in one place neither blocks other callers nor keeps a run from its end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from engine import priced_models
-from engine.gated_worlds import busy_world
+from engine.gated_harness import busy_harness
 from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
@@ -29,7 +29,7 @@ def echo(_: ModelRequest) -> Step:
 
 
 def test_a_run_ends_even_if_its_conversation_cannot_be_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R2: the end is told, and the next prompt runs."""
+    """R2: the end is published, and the next prompt runs."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError
@@ -47,8 +47,8 @@ def test_a_run_ends_even_if_its_conversation_cannot_be_repaired(monkeypatch: pyt
         in_virtual_time(main)
 
 
-class Grudging(MemoryLedger):
-    """Refuses every end that comes with something else."""
+class EndRefusingLedger(MemoryLedger):
+    """Refuses every end that is written together with other operations."""
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
@@ -59,11 +59,11 @@ class Grudging(MemoryLedger):
         return await super().commit(workspace, epoch, ticket, writes)
 
 
-def test_an_end_that_is_refused_is_still_an_end() -> None:
-    """R2: nothing but the end is stored then, and it is reported."""
+def test_refused_end_is_stored_without_its_repair() -> None:
+    """R2: only the end is stored then, and the fault is reported."""
 
     async def main() -> None:
-        harness = await Harness.open(ScriptedModel(echo), ledger=Grudging())
+        harness = await Harness.open(ScriptedModel(echo), ledger=EndRefusingLedger())
         await harness.prompt("one", "r1")
         await harness.quiet()
         assert harness.end_of("r1").outcome == "completed"
@@ -72,8 +72,8 @@ def test_an_end_that_is_refused_is_still_an_end() -> None:
         in_virtual_time(main)
 
 
-class OneByOne(MemoryLedger):
-    """Refuses every end that is written together with something else; patches of sessions too, if told so."""
+class SeparateEndLedger(MemoryLedger):
+    """Refuses every end that is written together with other operations, optionally session patches too."""
 
     def __init__(self, *, refuses_costs: bool = False, fails: int = 0) -> None:
         super().__init__()
@@ -101,16 +101,16 @@ class OneByOne(MemoryLedger):
 
 @pytest.mark.parametrize(
     ("ledger", "share"),
-    [(OneByOne(), 1), (OneByOne(fails=2), 1), (OneByOne(refuses_costs=True), 0)],
+    [(SeparateEndLedger(), 1), (SeparateEndLedger(fails=2), 1), (SeparateEndLedger(refuses_costs=True), 0)],
     ids=["stored", "stored at the third attempt", "refused"],
 )
 @pytest.mark.parametrize("outcome", ["completed", "failed"])
-def test_an_end_without_repair_stores_the_cost_of_its_run(ledger: OneByOne, share: int, outcome: str) -> None:
-    """The response was paid for, whatever becomes of the conversation; and the cost never keeps the end from its
-    place.
-    """
-    ledger = OneByOne(refuses_costs=ledger.refuses_costs, fails=ledger.fails)
-    answer = priced_models.said(3) if outcome == "completed" else priced_models.broken(3, "refused")
+def test_an_end_without_repair_stores_the_cost_of_its_run(ledger: SeparateEndLedger, share: int, outcome: str) -> None:
+    """The response was paid for, whatever becomes of the conversation; and storing the cost never prevents the end."""
+    ledger = SeparateEndLedger(refuses_costs=ledger.refuses_costs, fails=ledger.fails)
+    answer = (
+        priced_models.priced_response(3) if outcome == "completed" else priced_models.failing_response(3, "refused")
+    )
 
     async def main() -> None:
         meter = priced_models.Meter()
@@ -128,15 +128,15 @@ def test_an_end_without_repair_stores_the_cost_of_its_run(ledger: OneByOne, shar
 
 
 async def test_recovery_ends_runs_even_if_the_repair_is_refused() -> None:
-    ledger = Grudging()
-    # Kept until the end: a pending task that is collected is reported.
-    _crashed = await busy_world(ledger)
+    ledger = EndRefusingLedger()
+    # Referenced until the end: a pending task that is garbage-collected is reported.
+    _crashed = await busy_harness(ledger)
     again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
     assert (again.end_of("r1").outcome, again.end_of("r1").error) == ("interrupted", INTERRUPTED)
 
 
 async def test_a_failing_fold_ends_its_host_and_the_session_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of our own there must not stop what carries out everything else of the session."""
+    """Such a fault must not stop the task that carries out all other work of the session."""
     tool = GatedTool("wait")
     harness = await Harness.open(ScriptedModel([Step((Call("wait"),)), Step((Say("fine"),))]), tools=[tool])
     await harness.prompt("one", "r1")
@@ -174,8 +174,8 @@ async def test_a_failing_callback_does_not_keep_callers_from_their_answers() -> 
     assert reported == ["publishing a stored write failed"]
 
 
-async def test_text_that_is_no_text_is_refused_or_mended() -> None:
-    """Half characters can be neither stored nor sent: a prompt is refused, an answer gets a mark instead."""
+async def test_lone_surrogates_are_refused_in_prompts_and_replaced_in_responses() -> None:
+    """They can be neither stored nor sent."""
     harness = await Harness.open(ScriptedModel(lambda _: Step((Say("half \ud83d here"),))))
     with pytest.raises(BadRequest, match="Unicode"):
         await harness.prompt("half \ud83d character", "r1")
@@ -185,8 +185,8 @@ async def test_text_that_is_no_text_is_refused_or_mended() -> None:
     assert harness.end_of("r2").text == f"half {HOLE} here"
 
 
-async def test_half_characters_in_thoughts_calls_and_titles_are_mended() -> None:
-    """What a model says can be stored, whatever part of it is odd; arguments with one are still arguments."""
+async def test_lone_surrogates_in_reasoning_calls_and_titles_are_replaced() -> None:
+    """Model output can be stored whichever part of it is invalid; arguments that contain one stay arguments."""
     calls = Step((Think("hm \ud83d"), Call("no \udc00", '{"a": "\\ud83d"}')))
     small = ScriptedModel(lambda _: Step((Say("A \ud83d title"),)))
     models = FixedModels(ScriptedModel([calls, Step((Say("done"),))]), small)

@@ -1,4 +1,4 @@
-"""Every field of a prompt, of an answer to a request and of a notice arrives where it has its effect."""
+"""Every field of a prompt, an answer and a notice reaches the place where it takes effect."""
 
 import asyncio
 from itertools import pairwise
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.helpers import PLAIN, answering, texts_of, virtual_seconds
+from engine.helpers import PLAIN, fixed_tool, sleep_virtual, texts_of
 from holdfast.domain.approvals import Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import (
@@ -20,8 +20,8 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.model_requests import ModelRequest
-from holdfast.domain.runs import Attachment, AttachmentNote, Brief, Prompt
-from holdfast.domain.tools import Inquiry, Permit, ToolContext, ToolOutcome
+from holdfast.domain.runs import Attachment, AttachmentInfo, Prompt, PromptExpansion
+from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.inputs import body_hash
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
@@ -35,7 +35,7 @@ FILE = Attachment(b"12345", "/tmp/a.txt", "a.txt", "text/plain")
 PROMPTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "session_id": ({}, {"session_id": "id-1"}),
     "prompt": ({"prompt": "other words"}, {"prompt": "other words"}),
-    "attachments": ({"attachments": (FILE,)}, {"attachments": (AttachmentNote("a.txt", "text/plain", 5),)}),
+    "attachments": ({"attachments": (FILE,)}, {"attachments": (AttachmentInfo("a.txt", "text/plain", 5),)}),
     "run_id": ({"run_id": RunId("r9")}, {"run_id": "r9", "delivery": "queue", "interactive": False}),
     "delivery": ({"delivery": "interrupt"}, {"delivery": "interrupt"}),
     "client_id": ({"client_id": "me"}, {"client_id": "me"}),
@@ -44,7 +44,7 @@ PROMPTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "parent_run_id": ({"parent_run_id": RunId("p")}, {"parent_run_id": "p"}),
     "yolo": ({"yolo": True}, {"yolo": True}),
     "require_model": ({"require_model": True}, {"require_model": True}),
-    "brief": ({"brief": Brief("meant", "fix", "small", ("rule",))}, {}),
+    "brief": ({"brief": PromptExpansion("meant", "fix", "small", ("rule",))}, {}),
 }
 SMALLEST = {
     "session_id": "id-1",
@@ -93,7 +93,7 @@ SAME: dict[str, object] = {
 
 
 def test_the_fields_that_identify_a_request() -> None:
-    """The body counts; who sent it, and how it is to be watched, does not."""
+    """The body counts; the client and its way of following the run do not."""
     plain = Prompt(SessionId("s"), "go", delivery="steer")
     for name, (given, _) in PROMPTS.items():
         value = SAME.get(name, given.get(name, plain.session_id))
@@ -128,14 +128,12 @@ async def test_a_run_that_requires_a_model_is_not_answered_by_a_script(fallback:
     [("connection", True), ("not_running", True), ("loading", True), ("busy", False), ("refused", False)],
 )
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_model_that_is_not_reached_is_named_only_for_a_first_request(
-    trouble: str, step: int, *, unreachable: bool
-) -> None:
-    async def scene() -> None:
+def test_unreachable_model_is_named_only_for_a_first_request(trouble: str, step: int, *, unreachable: bool) -> None:
+    async def scenario() -> None:
         fail = Step((Fail(trouble=trouble),))  # type: ignore[arg-type]
         model = ScriptedModel([*[Step((Call("tool"),))] * (step - 1), fail, fail], info=PLAIN)
         settings = EngineSettings(titles=False, retries=RetryPolicy(most=0, loading_timeout=0.0))
-        harness = await Harness.open(model, tools=[answering("tool")], settings=settings)
+        harness = await Harness.open(model, tools=[fixed_tool("tool")], settings=settings)
         await harness.prompt("go", "r1")
         await harness.quiet()
         end = harness.end_of("r1")
@@ -147,18 +145,18 @@ def test_a_model_that_is_not_reached_is_named_only_for_a_first_request(
         assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", end.error)
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_the_ids_of_calls_are_never_used_twice_in_a_session() -> None:
-    """Some models begin anew in every turn; results are matched by id."""
+    """Some models restart their numbering in every turn; results are matched by id."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         def script(request: ModelRequest) -> Step:
             call = Call("tool", id=ToolCallId("call_1"))
             return Step((call, call)) if request.messages[-1].role == "user" else Step((Say("done"),))
 
-        harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=[answering("tool")])
+        harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=[fixed_tool("tool")])
         for number in (1, 2, 3):
             await harness.prompt("go", f"r{number}")
             await harness.quiet()
@@ -168,20 +166,20 @@ def test_the_ids_of_calls_are_never_used_twice_in_a_session() -> None:
         assert results == calls
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 # Requests and their answers.
 
 
-async def opened() -> Harness:
+async def open_harness() -> Harness:
     async def ask(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         await context.permit(Permit("bash", "execute", "/there", "run it", {"command": "make"}, "make"))
         return ToolOutcome("ran")
 
     async def ask_questions(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         questions = (Question("", "yes_no", "Really?"), Question("", "yes_no", "And this?"))
-        answers = await context.ask_questions(Inquiry(questions, "Sure", "About this"))
+        answers = await context.ask_questions(QuestionBatch(questions, "Sure", "About this"))
         return ToolOutcome(str([item.yes for item in answers or ()]))
 
     tools = [SimpleTool("bash", ask, is_parallel=True), SimpleTool("ask_questions", ask_questions, is_parallel=True)]
@@ -198,15 +196,15 @@ async def opened() -> Harness:
     return harness
 
 
-def told(harness: Harness, kind: type) -> list[dict[str, object]]:
-    """The payloads of all events of a kind."""
+def payloads_of(harness: Harness, kind: type) -> list[dict[str, object]]:
+    """Return the payloads of all events of a kind."""
     events: list[Any] = [event for _, event in harness.published.events if isinstance(event, kind)]
     return [msgspec.structs.asdict(event.change.object) for event in events]
 
 
 async def test_a_request_contains_every_field() -> None:
-    harness = await opened()
-    (permission,) = told(harness, PermissionRequestEvent)
+    harness = await open_harness()
+    (permission,) = payloads_of(harness, PermissionRequestEvent)
     assert {name: permission[name] for name in permission if name != "id"} == {
         "session_id": harness.session,
         "tool_call_id": "c1",
@@ -221,7 +219,7 @@ async def test_a_request_contains_every_field() -> None:
         "insists": False,
         "continues": False,
     }
-    (batch,) = told(harness, QuestionRequestEvent)
+    (batch,) = payloads_of(harness, QuestionRequestEvent)
     assert (batch["session_id"], batch["tool_call_id"], batch["run_id"]) == (harness.session, "c2", "r1")
     assert "Sure" in batch.values()
     assert "About this" in batch.values()
@@ -234,12 +232,12 @@ async def test_a_request_contains_every_field() -> None:
 
 @pytest.mark.parametrize("action", ["allow", "allow_session", "allow_always", "deny"])
 async def test_a_notification_names_client_and_action(action: str) -> None:
-    harness = await opened()
+    harness = await open_harness()
     asks = harness.workspace.approvals
     (request,) = asks.permissions
     assert await asks.grant(request.id, action, reason="so", by="me", via="terminal")  # type: ignore[arg-type]
     assert not await asks.grant(request.id, "deny", by="another"), "the first answer counts"
-    pending, answer = told(harness, PermissionNotificationEvent)
+    pending, answer = payloads_of(harness, PermissionNotificationEvent)
     assert not pending["granted"]
     assert not pending["denied"]
     expected = {"granted": action != "deny", "denied": action == "deny", "action": action, "withdrawn": False}
@@ -249,7 +247,7 @@ async def test_a_notification_names_client_and_action(action: str) -> None:
     (batch,) = asks.questions
     answers = [QuestionAnswer(batch.questions[1].id, yes=False), QuestionAnswer(batch.questions[0].id, yes=True)]
     assert await asks.answer("", answers, by="you", via="page")
-    (closed,) = told(harness, QuestionNotificationEvent)
+    (closed,) = payloads_of(harness, QuestionNotificationEvent)
     expected = {
         "batch_id": batch.id,
         "session_id": harness.session,
@@ -266,12 +264,12 @@ async def test_a_notification_names_client_and_action(action: str) -> None:
 
 
 async def test_a_dismissal_names_the_client() -> None:
-    harness = await opened()
+    harness = await open_harness()
     asks = harness.workspace.approvals
     (batch,) = asks.questions
     assert not await asks.dismiss("another")
     assert await asks.dismiss(batch.id, by="me", via="editor")
-    (closed,) = told(harness, QuestionNotificationEvent)
+    (closed,) = payloads_of(harness, QuestionNotificationEvent)
     assert (closed["cancelled"], closed["withdrawn"], closed["via"]) == (True, False, "editor")
     assert "me" in closed.values()
     await harness.cancel()
@@ -282,15 +280,15 @@ async def test_a_dismissal_names_the_client() -> None:
 
 
 def test_notices_name_their_run() -> None:
-    """Retries, other credentials, another model than the wanted one, failures."""
+    """Retries, renewed credentials, a model other than the selected one, failures."""
 
-    async def scene() -> None:
-        async def named(name: str) -> ScriptedModel:
+    async def scenario() -> None:
+        async def model_named(name: str) -> ScriptedModel:
             raise ProviderError(f"{name} is gone.")
 
         steps = [Step((Fail(trouble="busy"),)), Step((Fail(trouble="credentials"),))]
-        harness = await Harness.open(ScriptedModel(steps, info=PLAIN), named_model=named)
-        prompt = Prompt(harness.session, "go", run_id=RunId("r1"), brief=Brief("go", model="a/b"))
+        harness = await Harness.open(ScriptedModel(steps, info=PLAIN), named_model=model_named)
+        prompt = Prompt(harness.session, "go", run_id=RunId("r1"), brief=PromptExpansion("go", model="a/b"))
         await harness.workspace.inputs.submit(prompt)
         await harness.quiet()
         notices = [event.change.object for _, event in harness.published.events if isinstance(event, AgentEvent)]
@@ -303,17 +301,17 @@ def test_notices_name_their_run() -> None:
         assert "in 1 s (1 of 5)" in notices[1].error
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_new_credentials_begin_a_new_count_and_are_fetched_once_an_answer() -> None:
-    async def scene() -> None:
-        asked: list[float] = []
+def test_new_credentials_restart_the_count_and_are_fetched_once_per_response() -> None:
+    async def scenario() -> None:
+        request_times: list[float] = []
         loop = asyncio.get_running_loop()
         troubles = ["busy", "credentials", "busy", "busy", ""]
 
         def script(_: ModelRequest) -> Step:
-            asked.append(round(loop.time(), 3))
+            request_times.append(round(loop.time(), 3))
             trouble = troubles.pop(0)
             return Step((Fail(trouble=trouble),) if trouble else (Say("done"),))  # type: ignore[arg-type]
 
@@ -323,7 +321,7 @@ def test_new_credentials_begin_a_new_count_and_are_fetched_once_an_answer() -> N
         await harness.prompt("go", "r1")
         await harness.quiet()
         assert (len(old.requests), len(new.requests)) == (2, 3)
-        assert [after - before for before, after in pairwise(asked)] == [1, 0, 1, 2]
+        assert [after - before for before, after in pairwise(request_times)] == [1, 0, 1, 2]
         assert harness.end_of("r1").outcome == "completed"
         troubles[:] = ["credentials", "credentials"]
         await harness.prompt("go", "r2")
@@ -333,11 +331,11 @@ def test_new_credentials_begin_a_new_count_and_are_fetched_once_an_answer() -> N
         assert [notice.type for notice in harness.notices()].count("re_authenticate") == 0
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_a_generated_title_does_not_replace_a_manual_one() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         slow = ScriptedModel(lambda _: Step((Say("A late title"),)), pause=lambda: 5.0)
         models = FixedModels(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN), slow)
         harness = await Harness.open(models, settings=EngineSettings(titles=True))
@@ -345,19 +343,19 @@ def test_a_generated_title_does_not_replace_a_manual_one() -> None:
         await harness.quiet()
         session = await harness.workspace.sessions.rename(harness.session, "Mine")
         assert (session.id, session.title) == (harness.session, "Mine")
-        await virtual_seconds(100)
+        await sleep_virtual(100)
         stored = await harness.ledger.session(harness.workspace.record.id, harness.session)
         assert stored is not None
         assert stored.title == "Mine"
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_a_shell_command_of_the_user_is_sent_with_the_next_step() -> None:
-    """And by the next run, if none is under way."""
+    """Or with the next run, if none is active."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         model = ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN)
         harness = await Harness.open(model)
         sessions = harness.workspace.sessions
@@ -369,11 +367,11 @@ def test_a_shell_command_of_the_user_is_sent_with_the_next_step() -> None:
         assert len(await harness.messages()) == 3
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_runs_name_the_client_that_cancelled_them() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         model = ScriptedModel(lambda _: Step((Say("many words " * 9),)), info=PLAIN, pause=lambda: 1.0)
         harness = await Harness.open(model)
         inputs = harness.workspace.inputs
@@ -384,17 +382,17 @@ def test_runs_name_the_client_that_cancelled_them() -> None:
         }
         for name, stop in stops.items():
             await harness.prompt("go", name)
-            await virtual_seconds(2)
+            await sleep_virtual(2)
             await stop()  # type: ignore[no-untyped-call]
             await harness.quiet()
         await harness.prompt("go", "d")
         await harness.prompt("wait", "e")
         await inputs.clear(harness.session, by="eve")
-        await virtual_seconds(1)
+        await sleep_virtual(1)
         runs = {name: await harness.run(name) for name in "abcde"}
         by = {name: run.cancelled_by for name, run in runs.items()}
         assert by == {"a": "ann", "b": "ben", "c": "cid", "d": "", "e": "eve"}
         await start(inputs.cancel(harness.session))
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)

@@ -5,7 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.helpers import PLAIN, RUN, SESSION, called, ended, got, message, request_of, said, thought
+from engine.helpers import (
+    PLAIN,
+    RUN,
+    SESSION,
+    call_part,
+    finish_part,
+    message,
+    reasoning_part,
+    request_of,
+    result_part,
+    text_part,
+)
 from holdfast.domain.messages import Finish, Message, ReasoningPart
 from holdfast.domain.runs import Outcome
 from holdfast.engine.history import conversation
@@ -14,7 +25,7 @@ from holdfast.engine.message_factory import MessageFactory
 from holdfast.testing.conversation_validity import problems_of_request, problems_of_session
 from holdfast.testing.harness import counting_ids
 
-USER = message("user", said("hi"), ended("stop"), id="u")
+USER = message("user", text_part("hi"), finish_part("stop"), id="u")
 ENDINGS = [
     TurnEnd("cancelled"),
     TurnEnd("interrupted", "Interrupted", "It stopped."),
@@ -28,32 +39,37 @@ def answer(*parts: object, id: str = "a1", is_summary: bool = False) -> Message:
 
 
 def result(id: str, of: str = "t1") -> Message:
-    return message("tool", got(id), ended("stop"), id=of)
+    return message("tool", result_part(id), finish_part("stop"), id=of)
 
 
-STEP = [answer(called("c0"), ended("tool_use"), id="a0"), result("c0", "t0")]
+STEP = [answer(call_part("c0"), finish_part("tool_use"), id="a0"), result("c0", "t0")]
 CUTS: dict[str, list[Message]] = {
     "nothing": [],
     "no answer yet": [USER],
     "empty answer": [USER, answer()],
-    "open text": [USER, answer(said("hel"))],
-    "open reasoning": [USER, answer(thought("hm"))],
-    "closed reasoning and text": [USER, answer(thought("hm", finished_at=7), said("x"))],
-    "open call": [USER, answer(said("x"), called("c1", "", finished=False))],
-    "a complete call and an open one": [USER, answer(called("c1", '{"a":1}'), called("c2", "", finished=False))],
-    "complete calls without results": [USER, answer(called("c1"), called("c2"))],
-    "some results": [USER, answer(called("c1"), called("c2"), called("c3")), result("c2")],
-    "all results, answer open": [USER, answer(called("c1")), result("c1")],
+    "open text": [USER, answer(text_part("hel"))],
+    "open reasoning": [USER, answer(reasoning_part("hm"))],
+    "closed reasoning and text": [USER, answer(reasoning_part("hm", finished_at=7), text_part("x"))],
+    "open call": [USER, answer(text_part("x"), call_part("c1", "", finished=False))],
+    "a complete call and an open one": [USER, answer(call_part("c1", '{"a":1}'), call_part("c2", "", finished=False))],
+    "complete calls without results": [USER, answer(call_part("c1"), call_part("c2"))],
+    "some results": [USER, answer(call_part("c1"), call_part("c2"), call_part("c3")), result("c2")],
+    "all results, answer open": [USER, answer(call_part("c1")), result("c1")],
     "after a step": [USER, *STEP],
-    "second answer open": [USER, *STEP, answer(said("x"))],
-    "second answer with calls": [USER, *STEP, answer(called("c1"), called("c2")), result("c1")],
-    "a folded prompt last": [USER, *STEP, message("user", said("also"), ended("stop"), id="u2")],
-    "a summary open": [USER, *STEP, answer(said("in sh"), is_summary=True)],
+    "second answer open": [USER, *STEP, answer(text_part("x"))],
+    "second answer with calls": [USER, *STEP, answer(call_part("c1"), call_part("c2")), result("c1")],
+    "a folded prompt last": [USER, *STEP, message("user", text_part("also"), finish_part("stop"), id="u2")],
+    "a summary open": [USER, *STEP, answer(text_part("in sh"), is_summary=True)],
     "an empty summary": [USER, *STEP, answer(is_summary=True)],
-    "a summary by hand": [answer(thought("hm"), said("in sh"), is_summary=True)],
-    "a summary done": [USER, *STEP, answer(said("in short"), ended(), is_summary=True)],
-    "an answer after a summary": [USER, *STEP, answer(said("s"), ended(), id="s", is_summary=True), answer(said("x"))],
-    "everything done": [USER, answer(said("bye"), ended("end_turn"))],
+    "a summary by hand": [answer(reasoning_part("hm"), text_part("in sh"), is_summary=True)],
+    "a summary done": [USER, *STEP, answer(text_part("in short"), finish_part(), is_summary=True)],
+    "an answer after a summary": [
+        USER,
+        *STEP,
+        answer(text_part("s"), finish_part(), id="s", is_summary=True),
+        answer(text_part("x")),
+    ],
+    "everything done": [USER, answer(text_part("bye"), finish_part("end_turn"))],
 }
 
 
@@ -61,8 +77,8 @@ def author() -> MessageFactory:
     return MessageFactory(SESSION, RUN, 9, counting_ids("new"))
 
 
-def applied(messages: list[Message], settled: RepairedTurn) -> list[Message]:
-    """The conversation as the store has it then: changed in place, new at the end, deleted gone."""
+def apply_repair(messages: list[Message], settled: RepairedTurn) -> list[Message]:
+    """Return the conversation as stored after the repair: messages changed, appended and deleted."""
     put = {item.id: item for item in settled.put}
     kept = [put.pop(item.id, item) for item in messages if item.id not in settled.delete]
     return [*kept, *put.values()]
@@ -71,23 +87,23 @@ def applied(messages: list[Message], settled: RepairedTurn) -> list[Message]:
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.outcome)
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_repaired_conversation_is_valid(cut: str, ending: TurnEnd) -> None:
-    """R7, C-05: only what is missing is written."""
+    """R7, C-05: only missing parts are written."""
     before = CUTS[cut]
     settled = repair(author(), before, ending)
-    after = applied(before, settled)
+    after = apply_repair(before, settled)
     assert problems_of_session(after) == []
     assert repair(author(), after, ending) == RepairedTurn(), "settled once is settled"
     assert not any(isinstance(part, ReasoningPart) and not part.data.finished_at for m in after for part in m.parts)
     untouched = [item for item in before if item.role != "assistant" or item.finish]
     assert [item for item in after if item in untouched] == untouched
-    following = conversation((*after, message("user", said("next"))), PLAIN)
+    following = conversation((*after, message("user", text_part("next"))), PLAIN)
     assert problems_of_request(request_of(following)) == []
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.outcome)
 @pytest.mark.parametrize("cut", [cut for cut in CUTS if cut not in ("everything done", "a summary done")])
 def test_the_last_message_has_the_finish_reason(cut: str, ending: TurnEnd) -> None:
-    after = applied(CUTS[cut], repair(author(), CUTS[cut], ending))
+    after = apply_repair(CUTS[cut], repair(author(), CUTS[cut], ending))
     last = [item for item in after if item.role == "assistant"][-1]
     assert last.finish == finish_for(ending, 9)
     assert last.finish.reason == REASONS[ending.outcome]
@@ -105,17 +121,17 @@ def test_a_cut_before_the_response_adds_a_message_with_the_finish_reason(cut: st
 def test_streamed_text_is_kept() -> None:
     (closed,) = repair(author(), CUTS["closed reasoning and text"], TurnEnd("cancelled")).put
     assert closed.id == "a1"
-    assert closed.parts[:2] == (thought("hm", finished_at=7), said("x"))
+    assert closed.parts[:2] == (reasoning_part("hm", finished_at=7), text_part("x"))
 
 
 def test_open_reasoning_is_closed_now() -> None:
     (closed,) = repair(author(), CUTS["open reasoning"], TurnEnd("cancelled")).put
-    assert closed.parts[0] == thought("hm", finished_at=9)
+    assert closed.parts[0] == reasoning_part("hm", finished_at=9)
 
 
 def test_an_open_call_is_closed_with_empty_arguments() -> None:
     closed, first, second = repair(author(), CUTS["a complete call and an open one"], TurnEnd("cancelled")).put
-    assert closed.parts[:2] == (called("c1", '{"a":1}'), called("c2", "{}"))
+    assert closed.parts[:2] == (call_part("c1", '{"a":1}'), call_part("c2", "{}"))
     assert [item.tool_results[0].tool_call_id for item in (first, second)] == ["c1", "c2"]
 
 
@@ -127,7 +143,7 @@ def test_each_call_gets_exactly_one_result() -> None:
     assert put[0].id == "a1", "the answer comes before the results of its calls"
 
 
-def test_the_model_learns_why_a_call_has_no_result() -> None:
+def test_missing_result_is_replaced_by_its_reason() -> None:
     texts = set()
     for ending in ENDINGS:
         put = repair(author(), CUTS["complete calls without results"], ending).put
@@ -140,11 +156,11 @@ def test_an_incomplete_summary_is_kept_only_with_an_error(outcome: Outcome, is_k
     """C-44 in part: a cancelled summary leaves no message."""
     settled = repair(author(), CUTS["a summary open"], TurnEnd(outcome, "Oh", "It broke."))
     assert settled.delete == (() if is_kept else ("a1",))
-    after = applied(CUTS["a summary open"], settled)
+    after = apply_repair(CUTS["a summary open"], settled)
     assert any(item.is_summary_message for item in after) == is_kept
 
 
-def test_a_finished_turn_needs_nothing() -> None:
+def test_finished_turn_is_unchanged() -> None:
     for ending in ENDINGS:
         assert repair(author(), CUTS["everything done"], ending) == RepairedTurn()
 
@@ -158,7 +174,9 @@ def test_finish_texts() -> None:
 
 @st.composite
 def _turns(draw: st.DrawFn) -> list[Message]:
-    """A turn of some steps, cut anywhere: the last answer open or closed, any of its results there or not."""
+    """Draw a turn of some steps, cut anywhere: the last response open or closed, each of its results present or
+    missing.
+    """
     out = [USER]
     steps = draw(st.integers(0, 4))
     for number in range(steps):
@@ -166,9 +184,11 @@ def _turns(draw: st.DrawFn) -> list[Message]:
         ids = [f"c{number}-{place}" for place in range(draw(st.integers(0 if is_last else 1, 3)))]
         is_open = is_last and draw(st.booleans())
         done = [not is_open or draw(st.booleans()) for _ in ids]
-        calls = [called(id, "{}" if is_done else "", finished=is_done) for id, is_done in zip(ids, done, strict=True)]
-        texts = draw(st.lists(st.sampled_from([said("x"), thought("y")]), max_size=2))
-        end = [] if is_open else [ended("tool_use" if ids else "end_turn")]
+        calls = [
+            call_part(id, "{}" if is_done else "", finished=is_done) for id, is_done in zip(ids, done, strict=True)
+        ]
+        texts = draw(st.lists(st.sampled_from([text_part("x"), reasoning_part("y")]), max_size=2))
+        end = [] if is_open else [finish_part("tool_use" if ids else "end_turn")]
         out.append(answer(*texts, *calls, *end, id=f"a{number}"))
         given = [id for id, is_done in zip(ids, done, strict=True) if is_done and (not is_last or draw(st.booleans()))]
         out += [result(id, f"t-{id}") for id in draw(st.permutations(given))]
@@ -178,7 +198,7 @@ def _turns(draw: st.DrawFn) -> list[Message]:
 @settings(deadline=None)
 @given(_turns(), st.sampled_from(ENDINGS))
 def test_a_conversation_cut_anywhere_is_repaired(turn: list[Message], ending: TurnEnd) -> None:
-    after = applied(turn, repair(author(), turn, ending))
+    after = apply_repair(turn, repair(author(), turn, ending))
     assert problems_of_session(after) == []
     assert repair(author(), after, ending) == RepairedTurn()
-    assert problems_of_request(request_of(conversation((*after, message("user", said("next"))), PLAIN))) == []
+    assert problems_of_request(request_of(conversation((*after, message("user", text_part("next"))), PLAIN))) == []

@@ -1,4 +1,4 @@
-"""Hooks as the engine sees them: around tools, before prompts, after ends. Here they are twins; no process runs."""
+"""Hooks from the engine's side: around tools, before prompts, after ends. They are fakes; no process is started."""
 
 import asyncio
 import json
@@ -6,61 +6,61 @@ from typing import Any
 
 import pytest
 
-from engine.helpers import PATIENT, results_of, until
+from engine.helpers import PATIENT, results_of
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import TextPart, text_of
-from holdfast.domain.runs import Brief, Prompt, Run
+from holdfast.domain.runs import Prompt, PromptExpansion, Run
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate, GatedModel, SimpleTool
+from holdfast.testing.gates import Gate, GatedModel, SimpleTool, until
 from holdfast.testing.harness import Harness
 
 DONE = Step((Say("done"),))
 
 
-class Twin(NoHooks):
-    """Says what it is told to say, and keeps what it was asked."""
+class FakeHooks(NoHooks):
+    """Returns prepared results and records its calls."""
 
-    def __init__(self, **says: Ruling) -> None:
+    def __init__(self, **says: HookOutcome) -> None:
         self.says = says
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
         self.gate = Gate()
         self.holds = ""
-        """When it waits at its gate."""
+        """The hook that waits at the gate."""
         self.left = 0
 
-    async def _say(self, when: str, about: object) -> Ruling:
-        self.asked.append((when, about))
+    async def _reply(self, when: str, about: object) -> HookOutcome:
+        self.calls.append((when, about))
         try:
             if when == self.holds:
                 await self.gate()
         except asyncio.CancelledError:
             self.left += 1
             raise
-        return self.says.get(when, Ruling())
+        return self.says.get(when, HookOutcome())
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
-        return await self._say("before", use)
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
+        return await self._reply("before", use)
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
-        return await self._say("after", (use, outcome))
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
+        return await self._reply("after", (use, outcome))
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
-        return await self._say("prompt", (prompt, is_first))
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
+        return await self._reply("prompt", (prompt, is_first))
 
     def after_run(self, end: RunComplete) -> None:
-        self.asked.append(("end", end.outcome))
+        self.calls.append(("end", end.outcome))
 
     def count(self, when: str) -> int:
-        return sum(name == when for name, _ in self.asked)
+        return sum(name == when for name, _ in self.calls)
 
 
-def recording(seen: list[dict[str, object]]) -> SimpleTool:
+def recording_tool(seen: list[dict[str, object]]) -> SimpleTool:
     async def act(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
         seen.append(arguments)
         await context.permit(Permit("tool", "execute", "/project", "do it", {}))
@@ -69,12 +69,14 @@ def recording(seen: list[dict[str, object]]) -> SimpleTool:
     return SimpleTool("tool", act)
 
 
-async def played(hooks: Twin, judge: str = "allow") -> tuple[Harness, list[dict[str, object]], ScriptedModel]:
-    """One call with `{"n": 1}`, to its end."""
+async def run_one_call(
+    hooks: FakeHooks, judge: str = "allow"
+) -> tuple[Harness, list[dict[str, object]], ScriptedModel]:
+    """Execute one call with `{"n": 1}` to its end."""
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
     verdict = Verdict("deny" if judge == "deny" else "ask" if judge == "ask" else "allow", "A rule.")
-    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, judge=lambda _: verdict)
     await harness.prompt("go", "r1")
     await harness.quiet()
     await harness.assert_valid(model.requests)
@@ -82,23 +84,23 @@ async def played(hooks: Twin, judge: str = "allow") -> tuple[Harness, list[dict[
 
 
 async def test_rewritten_arguments_are_stored_before_the_call_runs() -> None:
-    """The stored call, the ask, the tool and the next request all have the new input."""
-    hooks = Twin(before=Ruling(input={"n": 2, "extra": "é"}, report={"hook_count": 1}))
-    harness, seen, model = await played(hooks)
+    """The stored call, the permission request, the tool and the next model request all have the new input."""
+    hooks = FakeHooks(before=HookOutcome(input={"n": 2, "extra": "é"}, report={"hook_count": 1}))
+    harness, seen, model = await run_one_call(hooks)
     assert seen == [{"n": 2, "extra": "é"}]
     (call,) = [call for message in await harness.messages() for call in message.tool_calls]
     assert json.loads(call.input) == {"n": 2, "extra": "é"}
     sent = [call for message in model.requests[-1].messages for call in message.tool_calls]
     assert json.loads(sent[0].input) == {"n": 2, "extra": "é"}
-    told = [event.change.object for event in harness.message_events()]
-    with_new = next(i for i, item in enumerate(told) if any("extra" in one.input for one in item.tool_calls))
-    result = next(i for i, item in enumerate(told) if item.tool_results)
+    published = [event.change.object for event in harness.message_events()]
+    with_new = next(i for i, item in enumerate(published) if any("extra" in one.input for one in item.tool_calls))
+    result = next(i for i, item in enumerate(published) if item.tool_results)
     assert with_new < result, "it is published before the tool has run"
 
 
 async def test_a_hook_refuses_a_call_and_the_turn_continues() -> None:
-    hooks = Twin(before=Ruling("deny", reason="not today", report={"hook_count": 1}))
-    harness, seen, _ = await played(hooks)
+    hooks = FakeHooks(before=HookOutcome("deny", reason="not today", report={"hook_count": 1}))
+    harness, seen, _ = await run_one_call(hooks)
     (result,) = results_of(await harness.messages())
     assert (result.content, result.is_error, seen) == ("not today", True, [])
     assert json.loads(result.metadata) == {"hook": {"hook_count": 1}}
@@ -107,14 +109,14 @@ async def test_a_hook_refuses_a_call_and_the_turn_continues() -> None:
 
 
 async def test_a_hook_that_halts_stops_the_turn() -> None:
-    harness, seen, model = await played(Twin(before=Ruling("deny", halts=True, reason="stop")))
+    harness, seen, model = await run_one_call(FakeHooks(before=HookOutcome("deny", halts=True, reason="stop")))
     assert (seen, len(model.requests)) == ([], 1)
     assert await harness.finishes() == ["end_turn"]
 
 
 @pytest.mark.parametrize(("rule", "done"), [("allow", True), ("ask", True), ("deny", False)])
 async def test_a_hook_skips_the_request_but_not_a_denying_rule(rule: str, done: bool) -> None:
-    harness, _, _ = await played(Twin(before=Ruling("allow")), rule)
+    harness, _, _ = await run_one_call(FakeHooks(before=HookOutcome("allow")), rule)
     (result,) = results_of(await harness.messages())
     assert (result.content == "ran") is done
     assert harness.workspace.approvals.permissions == ()
@@ -122,11 +124,11 @@ async def test_a_hook_skips_the_request_but_not_a_denying_rule(rule: str, done: 
 
 @pytest.mark.parametrize("verdict", [Verdict("allow"), Verdict("ask")], ids=["allow", "ask"])
 async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
-    """Although a rule allows it; and what was answered counts for what the tool asks itself."""
+    """Although a rule allows it; the answer also covers the request of the tool itself."""
     seen: list[dict[str, object]] = []
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
-    hooks = Twin(before=Ruling("ask", reason="are you sure"))
-    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, judge=lambda _: verdict)
+    hooks = FakeHooks(before=HookOutcome("ask", reason="are you sure"))
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, judge=lambda _: verdict)
     await harness.prompt("go", "r1")
     asks = harness.workspace.approvals
     await until(lambda: bool(asks.permissions))
@@ -137,27 +139,27 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     assert seen == [{"n": 1}]
 
 
-async def test_hooks_after_a_tool_speak_to_the_model() -> None:
-    hooks = Twin(
-        before=Ruling(context="before it"),
-        after=Ruling("deny", reason="tests fail", context="after it", report={"hook_count": 2}),
+async def test_hooks_after_a_tool_add_text_for_the_model() -> None:
+    hooks = FakeHooks(
+        before=HookOutcome(context="before it"),
+        after=HookOutcome("deny", reason="tests fail", context="after it", report={"hook_count": 2}),
     )
-    harness, _, _ = await played(hooks)
+    harness, _, _ = await run_one_call(hooks)
     (result,) = results_of(await harness.messages())
     assert result.content == "ran\n\nbefore it\n\ntests fail\n\nafter it"
     assert not result.is_error
     assert json.loads(result.metadata) == {"known": 1, "post_hook": {"hook_count": 2}}
-    (_, (_, outcome)) = next(item for item in hooks.asked if item[0] == "after")
+    (_, (_, outcome)) = next(item for item in hooks.calls if item[0] == "after")
     assert outcome.content == "ran"
 
 
 async def test_a_cancel_during_a_hook_ends_it_and_the_run() -> None:
-    """The tool is never started, and the hook is told at once."""
+    """The tool is never started, and the hook is cancelled at once."""
     seen: list[dict[str, object]] = []
-    hooks = Twin()
+    hooks = FakeHooks()
     hooks.holds = "before"
     model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
-    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, settings=PATIENT)
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, settings=PATIENT)
     await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
     await harness.cancel()
@@ -165,15 +167,15 @@ async def test_a_cancel_during_a_hook_ends_it_and_the_run() -> None:
     assert (hooks.left, seen) == (1, [])
     assert harness.end_of("r1").outcome == "cancelled"
     await harness.assert_valid()
-    assert hooks.asked[-1] == ("end", "cancelled")
+    assert hooks.calls[-1] == ("end", "cancelled")
 
 
 async def test_a_cancel_after_the_tool_has_run_keeps_its_result() -> None:
-    hooks = Twin()
+    hooks = FakeHooks()
     hooks.holds = "after"
     model = ScriptedModel([Step((Call("tool", '{"n":1}'), Call("tool", '{"n":2}'))), DONE])
     seen: list[dict[str, object]] = []
-    harness = await Harness.open(model, tools=[recording(seen)], hooks=hooks, settings=PATIENT)
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, settings=PATIENT)
     await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
     await harness.cancel()
@@ -186,22 +188,22 @@ async def test_a_cancel_after_the_tool_has_run_keeps_its_result() -> None:
 
 async def test_hooks_add_text_for_the_model_to_a_prompt() -> None:
     model = ScriptedModel([DONE, DONE])
-    hooks = Twin(prompt=Ruling(context="the build is red"))
+    hooks = FakeHooks(prompt=HookOutcome(context="the build is red"))
     harness = await Harness.open(model, hooks=hooks)
     await harness.prompt("go", "r1")
     await harness.quiet()
     await harness.prompt("on", "r2")
     await harness.quiet()
     assert text_of(model.requests[0].messages[0]) == "go\n\nthe build is red"
-    assert [about for when, about in hooks.asked if when == "prompt"] == [("go", True), ("on", False)]
+    assert [about for when, about in hooks.calls if when == "prompt"] == [("go", True), ("on", False)]
     shown = [text_of(message) for message in await harness.messages() if message.role == "user"]
     assert shown == ["go", "on"]
 
 
 async def test_a_hook_refuses_a_prompt() -> None:
-    """The run fails with the hook's words, and no model is asked."""
+    """The run fails with the hook's message, and no model request is made."""
     model = ScriptedModel([DONE])
-    hooks = Twin(prompt=Ruling("deny", reason="there is a key in it"))
+    hooks = FakeHooks(prompt=HookOutcome("deny", reason="there is a key in it"))
     harness = await Harness.open(model, hooks=hooks)
     await harness.prompt("go", "r1")
     await harness.quiet()
@@ -211,8 +213,8 @@ async def test_a_hook_refuses_a_prompt() -> None:
     await harness.assert_valid()
 
 
-async def test_a_cancel_before_the_model_was_asked() -> None:
-    hooks = Twin()
+async def test_cancel_before_the_first_model_request() -> None:
+    hooks = FakeHooks()
     hooks.holds = "prompt"
     model = ScriptedModel([DONE])
     harness = await Harness.open(model, hooks=hooks, settings=PATIENT)
@@ -227,17 +229,18 @@ async def test_a_cancel_before_the_model_was_asked() -> None:
 
 @pytest.mark.parametrize("meant", ["", "what it stands for"])
 @pytest.mark.parametrize(
-    "ruling", [Ruling(context="more"), Ruling("deny", reason="a secret"), Ruling(halts=True, reason="a secret")]
+    "ruling",
+    [HookOutcome(context="more"), HookOutcome("deny", reason="a secret"), HookOutcome(halts=True, reason="a secret")],
 )
-async def test_prompts_that_join_a_turn_pass_hooks_too(ruling: Ruling, meant: str) -> None:
+async def test_folded_prompts_pass_hooks_too(ruling: HookOutcome, meant: str) -> None:
     """In that turn, and whenever the conversation is read again."""
     model = GatedModel(ScriptedModel([Step((Call("tool", "{}"),)), DONE, DONE]))
     model.before.shut()
-    hooks = Twin()
-    harness = await Harness.open(model, tools=[recording([])], hooks=hooks)
+    hooks = FakeHooks()
+    harness = await Harness.open(model, tools=[recording_tool([])], hooks=hooks)
     await harness.prompt("go", "r1")
     await model.before.reached.wait()
-    brief = Brief(meant) if meant else None
+    brief = PromptExpansion(meant) if meant else None
     await harness.workspace.inputs.submit(Prompt(harness.session, "and this", delivery="steer", brief=brief))
     hooks.says["prompt"] = ruling
     model.before.open()
@@ -245,7 +248,7 @@ async def test_prompts_that_join_a_turn_pass_hooks_too(ruling: Ruling, meant: st
     read = model.requests[-1].messages[-1]
     last = text_of(read)
     assert last == f"{meant or 'and this'}\n\nmore" if ruling.context else "a secret" in last and "this" not in last
-    hooks.says["prompt"] = Ruling()
+    hooks.says["prompt"] = HookOutcome()
     await harness.prompt("again", "r3")
     await harness.quiet()
     assert [text_of(item) for item in model.requests[-1].messages if item.role == "user"] == ["go", last, "again"]
@@ -254,12 +257,12 @@ async def test_prompts_that_join_a_turn_pass_hooks_too(ruling: Ruling, meant: st
 
 
 async def test_hooks_are_notified_after_an_end_is_stored() -> None:
-    """Completed, failed, cancelled while waiting: each once, and never before it can be read."""
+    """Completed, failed, cancelled while waiting: each once, and never before the end can be read."""
 
-    class Late(Twin):
+    class Late(FakeHooks):
         def after_run(self, end: RunComplete) -> None:
             super().after_run(end)
-            self.asked.append(("seen", [item.run_id for item in harness.ends()]))
+            self.calls.append(("seen", [item.run_id for item in harness.ends()]))
 
     hooks = Late()
     model = GatedModel(ScriptedModel([DONE]))
@@ -273,14 +276,14 @@ async def test_hooks_are_notified_after_an_end_is_stored() -> None:
     await harness.quiet()
     await harness.prompt("three", "r3")
     await harness.quiet()
-    assert [about for when, about in hooks.asked if when == "end"] == ["cancelled", "completed", "failed"]
-    assert [about for when, about in hooks.asked if when == "seen"] == [["r2"], ["r2", "r1"], ["r2", "r1", "r3"]]
+    assert [about for when, about in hooks.calls if when == "end"] == ["cancelled", "completed", "failed"]
+    assert [about for when, about in hooks.calls if when == "seen"] == [["r2"], ["r2", "r1"], ["r2", "r1", "r3"]]
 
 
 async def test_the_model_reads_the_expansion_and_screens_show_the_prompt() -> None:
     model = ScriptedModel([DONE, DONE])
     harness = await Harness.open(model)
-    brief = Brief("Look at src with care.", "review")
+    brief = PromptExpansion("Look at src with care.", "review")
     await harness.workspace.inputs.submit(Prompt(harness.session, "/review src", brief=brief))
     await harness.quiet()
     await harness.prompt("and now", "r2")
@@ -291,14 +294,16 @@ async def test_the_model_reads_the_expansion_and_screens_show_the_prompt() -> No
     assert [part.data.meant for part in first.parts if isinstance(part, TextPart)] == ["Look at src with care."]
 
 
-async def test_a_brief_outlives_the_server() -> None:
-    """A prompt that waits keeps what it stands for."""
+async def test_expansion_survives_a_restart() -> None:
+    """A queued prompt keeps its expansion."""
     model = GatedModel(ScriptedModel([DONE]))
     model.before.shut()
     harness = await Harness.open(model)
     await harness.prompt("one", "r1")
     await model.before.reached.wait()
-    await harness.workspace.inputs.submit(Prompt(harness.session, "/x", run_id=RunId("r2"), brief=Brief("all of x")))
+    await harness.workspace.inputs.submit(
+        Prompt(harness.session, "/x", run_id=RunId("r2"), brief=PromptExpansion("all of x"))
+    )
     await harness.close()
     again = ScriptedModel([DONE])
     later = await Harness.open(again, ledger=harness.ledger, ids="later")
@@ -306,41 +311,41 @@ async def test_a_brief_outlives_the_server() -> None:
     assert text_of(again.requests[0].messages[-1]).endswith("all of x")
 
 
-async def test_a_brief_chooses_the_model_and_allows_tools_for_its_run_only() -> None:
+async def test_expansion_sets_model_and_allowed_tools_for_its_run_only() -> None:
     seen: list[dict[str, object]] = []
     script = [Step((Call("tool", "{}"),)), DONE]
     usual, other = ScriptedModel(script), ScriptedModel(script)
 
-    async def named(name: str) -> ScriptedModel:
+    async def model_named(name: str) -> ScriptedModel:
         assert name == "other"
         return other
 
     harness = await Harness.open(
         usual,
-        tools=[recording(seen)],
+        tools=[recording_tool(seen)],
         judge=lambda _: Verdict("ask"),
         rules_allow=lambda rules, permit: permit.tool in rules,
-        named_model=named,
+        named_model=model_named,
     )
-    prompt = Prompt(harness.session, "/x", brief=Brief("do x", model="other", allow=("tool",)))
+    prompt = Prompt(harness.session, "/x", brief=PromptExpansion("do x", model="other", allow=("tool",)))
     await harness.workspace.inputs.submit(prompt)
     await harness.quiet()
     assert (len(seen), len(other.requests), usual.requests) == (1, 2, [])
     await harness.prompt("again", "r2")
     await until(lambda: bool(harness.workspace.approvals.permissions))
-    assert len(usual.requests) == 1, "the next run asks the usual model, and asks somebody"
+    assert len(usual.requests) == 1, "the next run uses the usual model and requests permission"
     await harness.cancel()
     await harness.quiet()
     assert not [notice for notice in harness.notices() if notice.type == "fallback"]
 
 
 async def test_an_unusable_model_is_replaced_with_a_notice() -> None:
-    async def named(name: str) -> ScriptedModel:
+    async def model_named(name: str) -> ScriptedModel:
         raise ProviderError(f"There is no model {name}.")
 
-    harness = await Harness.open(ScriptedModel([DONE]), named_model=named)
+    harness = await Harness.open(ScriptedModel([DONE]), named_model=model_named)
     await harness.workspace.inputs.submit(
-        Prompt(harness.session, "/x", run_id=RunId("r1"), brief=Brief("x", model="gone"))
+        Prompt(harness.session, "/x", run_id=RunId("r1"), brief=PromptExpansion("x", model="gone"))
     )
     await harness.quiet()
     assert harness.end_of("r1").text == "done"

@@ -1,8 +1,8 @@
 """Exhaustive walk of the lifecycle: every lane that four runs can reach, every event, every rule on each edge.
 
-The walk keeps, beside the lane, what has happened to each run on the way there (`Past`). It knows that from
-the events and the effects, never from the lane, so that the rules can hold the one against the other. The
-runs are accepted in the order of their names: any other order would be the same walk with other names.
+Beside each lane the walk keeps the history of its runs (`Past`), computed from events and effects, never from the lane,
+so that the rules can compare the two. Runs are accepted in the order of their names: any other order would be the same
+walk with other names.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ from holdfast.engine.lifecycle import (
 )
 
 RUNS = tuple(RunId(name) for name in "abcd")
-STRANGER = RunId("stranger")
+UNKNOWN_RUN = RunId("stranger")
 DELIVERIES: tuple[Delivery, ...] = ("steer", "queue", "reject", "interrupt")
 OUTCOMES: tuple[Literal["completed", "failed"], ...] = ("completed", "failed")
 POSITIONS = range(-1, len(RUNS))
@@ -107,14 +107,14 @@ def head_of(lane: Lane) -> RunId | None:
 def events(accepted: int) -> list[LaneEvent]:
     """Return every event, legal or not, except a second acceptance of a run that has left."""
     known = RUNS[:accepted]
-    said: list[LaneEvent] = [Cancel(), ClearQueue(), Shutdown()]
-    said += [Accept(run, delivery) for run in RUNS[: accepted + 1] for delivery in DELIVERIES]
-    for run in (*known, STRANGER):
-        said += [Enter(run), StepBoundary(run), CancelRun(run)]
-        said += [Finish(run, outcome) for outcome in OUTCOMES]
-        said += [Redeliver(run, "steer"), Redeliver(run, "queue")]
-        said += [Move(run, position) for position in POSITIONS]
-    return said
+    events: list[LaneEvent] = [Cancel(), ClearQueue(), Shutdown()]
+    events += [Accept(run, delivery) for run in RUNS[: accepted + 1] for delivery in DELIVERIES]
+    for run in (*known, UNKNOWN_RUN):
+        events += [Enter(run), StepBoundary(run), CancelRun(run)]
+        events += [Finish(run, outcome) for outcome in OUTCOMES]
+        events += [Redeliver(run, "steer"), Redeliver(run, "queue")]
+        events += [Move(run, position) for position in POSITIONS]
+    return events
 
 
 def stopped_by(past: Past, event: LaneEvent) -> frozenset[RunId]:
@@ -135,16 +135,16 @@ def stopped_by(past: Past, event: LaneEvent) -> frozenset[RunId]:
             return NO_RUNS
 
 
-def lived(past: Past, event: LaneEvent, effects: tuple[Effect, ...]) -> Past:
-    """The past after one more event."""
+def past_after(past: Past, event: LaneEvent, effects: tuple[Effect, ...]) -> Past:
+    """Return the past after one more event."""
     if isinstance(event, Move | Redeliver) or (effects and isinstance(effects[0], Refuse)):
         return past
     accepted, spawned, entered, cancelled, stopped, folded, ended, parked = past
-    told = stopped_by(past, event) - cancelled - stopped
-    if told and isinstance(event, Shutdown):
-        stopped |= told
-    elif told:
-        cancelled |= told
+    affected = stopped_by(past, event) - cancelled - stopped
+    if affected and isinstance(event, Shutdown):
+        stopped |= affected
+    elif affected:
+        cancelled |= affected
     if isinstance(event, Enter):
         entered |= {event.run}
     elif isinstance(event, Accept):
@@ -161,7 +161,7 @@ def lived(past: Past, event: LaneEvent, effects: tuple[Effect, ...]) -> Past:
 @cache
 def walk() -> Walk:
     places = [(Lane(), Past())]
-    seen = set(places)
+    visited = set(places)
     found = Walk({}, places, [])
     for lane, past in places:
         assert len(places) < 2_000, "the walk does not end"
@@ -173,10 +173,10 @@ def walk() -> Walk:
             except IllegalTransition:
                 found.illegal.append((lane, past, event))
                 continue
-            now = lived(past, event, effects)
+            now = past_after(past, event, effects)
             found.edges.setdefault(type(event), []).append(Edge(lane, past, event, after, effects, now))
-            if (place := (after, past if now is past else now.forget())) not in seen:
-                seen.add(place)
+            if (place := (after, past if now is past else now.forget())) not in visited:
+                visited.add(place)
                 places.append(place)
     return found
 
@@ -193,8 +193,8 @@ def test_every_accepted_run_leaves_exactly_once() -> None:
         assert edge.past.present.issuperset(gone), edge
 
 
-def test_a_run_is_in_one_place_from_its_acceptance_until_it_leaves() -> None:
-    """Rule 2: in the lane, and only once in it, exactly as long as it has neither ended nor been parked."""
+def test_run_is_in_the_lane_once_from_acceptance_until_it_leaves() -> None:
+    """Rule 2: in the lane, once, exactly as long as it has neither ended nor been parked."""
     for lane, past in walk().places:
         assert sorted(members(lane)) == sorted(past.present), (lane, past)
         assert {run for run in RUNS if state_of(lane, run)} == past.present, (lane, past)
@@ -309,11 +309,11 @@ def test_cancelled_waiting_runs_end_at_once() -> None:
     """Rule 3, C-17, C-18: for every cancelling event. Only a finish ends the head and its folded runs."""
     for edge in walk().all():
         if not isinstance(edge.event, Finish):
-            told = [run for run in waiting(edge.lane) if run in edge.now.stopping]
-            assert edge.of(End) == [End(run, "cancelled", waited=True) for run in told], edge
+            affected = [run for run in waiting(edge.lane) if run in edge.now.stopping]
+            assert edge.of(End) == [End(run, "cancelled", waited=True) for run in affected], edge
 
 
-def test_the_head_is_interrupted_exactly_when_it_can_be_and_must_be() -> None:
+def test_head_is_interrupted_exactly_when_active_and_cancelled() -> None:
     """Rule 4, C-03: cancelled while active, or entering after a cancel."""
     for edge in walk().all():
         head, past, now = head_of(edge.lane), edge.past, edge.now
@@ -344,7 +344,7 @@ def test_a_refusal_changes_nothing() -> None:
             assert (edge.after, edge.effects) == (edge.lane, (refusal,)), edge
 
 
-def test_who_is_not_refused_is_placed_and_a_retry_changes_nothing() -> None:
+def test_accepted_run_is_queued_and_a_retry_changes_nothing() -> None:
     """Rule 2; interrupting is a cancel, then an accept."""
     for edge in walk().edges[Accept]:
         assert isinstance(edge.event, Accept)
@@ -392,7 +392,7 @@ def can_happen(lane: Lane, past: Past, event: LaneEvent) -> bool:
 
 
 def test_exactly_the_impossible_events_are_illegal() -> None:
-    """C-01: a run that is over, or has not the lane, neither enters nor steps nor finishes."""
+    """C-01: a run that has ended, or is not the head, cannot enter, step or finish."""
     found = walk()
     for edge in found.all():
         assert can_happen(edge.lane, edge.past, edge.event), edge
@@ -410,8 +410,8 @@ def test_no_lane_is_stuck() -> None:
         assert turns == bool(start.head) + len(start.queue), start
 
 
-def test_the_walk_gets_everywhere() -> None:
-    """The rules above are worth nothing if there is little to hold them against."""
+def test_walk_reaches_the_expected_number_of_states() -> None:
+    """The rules above prove nothing if the walk visits few states."""
     found = walk()
     lanes = {lane for lane, _ in found.places}
     assert len(lanes) >= 590

@@ -29,7 +29,7 @@ def outcomes(*runs: Run, hosts: dict[RunId, Run] | None = None) -> dict[str, str
     }
 
 
-def test_the_plan_sentence_by_sentence() -> None:
+def test_recovery_plan_for_each_state_of_a_run() -> None:
     assert outcomes(run("a")) == {"a": "again"}
     assert outcomes(run("a", started_at=5)) == {"a": "interrupted"}
     assert outcomes(run("a", cancel_requested=True)) == {"a": "cancelled"}
@@ -59,8 +59,8 @@ def test_requeued_runs_keep_their_order() -> None:
     assert [item.run_id for item in decided.requeued] == ["b", "d"]
 
 
-async def crashed(ledger: MemoryLedger) -> tuple[Harness, GatedTool]:
-    """A world that stops in the middle of a tool, with one prompt folded in, one waiting and one cancelled."""
+async def crashed_harness(ledger: MemoryLedger) -> tuple[Harness, GatedTool]:
+    """Return a harness that stops in the middle of a tool, with one prompt folded, one waiting and one cancelled."""
     first, second = GatedTool("first"), GatedTool("second")
     first.gate.open()
     model = ScriptedModel([Step((Say("Let me see."), Call("first"))), Step((Say("Now this."), Call("second")))])
@@ -76,9 +76,9 @@ async def crashed(ledger: MemoryLedger) -> tuple[Harness, GatedTool]:
 
 
 async def test_a_crash_ends_started_runs_and_requeues_waiting_ones() -> None:
-    """R9: no tool is run again, the conversation is settled, the waiting prompt runs; R2: one end each."""
+    """R9: no tool is run again, the conversation is repaired, the waiting prompt runs; R2: one end each."""
     ledger = MemoryLedger()
-    harness, tool = await crashed(ledger)
+    harness, tool = await crashed_harness(ledger)
     again = await Harness.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
     await again.workspace.engine.wait_until_idle(harness.session)
     ended = {name: (await again.run(name)).outcome for name in ("r1", "r2", "r3", "r4")}
@@ -101,18 +101,18 @@ async def test_a_crash_ends_started_runs_and_requeues_waiting_ones() -> None:
 
 async def test_recovering_twice_changes_nothing() -> None:
     ledger = MemoryLedger()
-    harness, tool = await crashed(ledger)
+    harness, tool = await crashed_harness(ledger)
     held = GatedModel(ScriptedModel(echo))
     held.before.shut()
     second = await Harness.open(held, ledger=ledger, tools=[tool], ids="second")
     await held.before.reached.wait()
-    told = {end.run_id for end in second.ends()}
-    # It dies again, now with r3 started, and comes back twice more.
+    published = {end.run_id for end in second.ends()}
+    # It is killed again, now with r3 started, and restarted twice more.
     third = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="third")
     await third.workspace.engine.wait_until_idle(harness.session)
     fourth = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="fourth")
     await fourth.workspace.engine.wait_until_idle(harness.session)
-    assert told == {"r1", "r2"}
+    assert published == {"r1", "r2"}
     assert [end.run_id for end in third.ends()] == ["r3"]
     assert fourth.ends() == []
     assert fourth.workspace.recovered.ends == ()
@@ -120,10 +120,10 @@ async def test_recovering_twice_changes_nothing() -> None:
         await old.close()
 
 
-async def test_an_old_owner_can_write_no_more() -> None:
-    """Epochs: whoever opened the workspace last owns it; what the old one still does is refused by the store."""
+async def test_writes_of_a_previous_owner_are_refused() -> None:
+    """Epochs: the last server that opened the workspace owns it; the store refuses writes of earlier owners."""
     ledger = MemoryLedger()
-    harness, tool = await crashed(ledger)
+    harness, tool = await crashed_harness(ledger)
     again = await Harness.open(ScriptedModel(echo), ledger=ledger, tools=[tool], ids="later")
     await again.workspace.engine.wait_until_idle(harness.session)
     before = list(await again.messages(harness.session))
@@ -135,7 +135,7 @@ async def test_an_old_owner_can_write_no_more() -> None:
 
 
 async def test_numbers_are_never_used_twice() -> None:
-    """After an unclean end the numbering jumps; after a clean one it goes on."""
+    """After an unclean end the numbering jumps; after a clean one it continues."""
     ledger = MemoryLedger()
     harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     newest = harness.workspace.bus.newest
@@ -146,8 +146,8 @@ async def test_numbers_are_never_used_twice() -> None:
     assert third.workspace.record.newest == again.workspace.bus.newest
 
 
-async def test_a_prompt_that_interrupted_once_does_not_do_it_again() -> None:
-    """After a crash it waits like the others: its cancel is history."""
+async def test_interrupt_is_not_repeated_after_a_crash() -> None:
+    """The prompt waits like the others: its cancel has already happened."""
     ledger = MemoryLedger()
     working, cleaning = Gate(), Gate()
 

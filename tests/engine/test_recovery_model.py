@@ -1,6 +1,7 @@
-"""R9: whatever a server was doing when it died, recovery leaves what the reference says, and nothing the second time.
+"""R9: whatever a server was doing when it was killed, recovery yields the state of the reference model; a second one
+changes nothing.
 
-Random lives with sub-agents, summaries, withdrawn attempts, approvals, prompts that join, cancels; each is cut off
+Random histories with sub-agents, summaries, withdrawn attempts, approvals, folded prompts and cancels; each is cut off
 after some write, and the store is opened again.
 """
 
@@ -12,8 +13,8 @@ from contextlib import suppress
 
 import pytest
 
-from engine.helpers import virtual_seconds
-from engine.recovery_model import Stored, answer_after, conversation_after, outcome_of, requests_in, shape, stored
+from engine.helpers import sleep_virtual
+from engine.recovery_model import Stored, answer_after, conversation_after, outcome_of, read_stored, requests_in, shape
 from holdfast.domain.approvals import Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import HoldfastError, OwnerChanged
 from holdfast.domain.events import RunComplete, RunCompleteEvent, decode_event
@@ -31,13 +32,12 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Delivery
-from holdfast.domain.tools import Inquiry, Permit, SubagentTask, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine import recovery
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import SubagentType
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.conversation_validity import problems_of_session
 from holdfast.testing.gates import SimpleTool, start
@@ -50,21 +50,21 @@ SETTINGS = EngineSettings(
 )
 
 
-class Mortal(MemoryLedger):
-    """A store whose server dies after so many writes: those that come later are never answered."""
+class MortalLedger(MemoryLedger):
+    """A store whose server is killed after a number of writes: later writes are never answered."""
 
     def __init__(self) -> None:
         super().__init__()
         self.left = 10**9
         self.moment: Callable[[Operation], object] = lambda _: False
-        """An operation that the server does not survive by more than a few writes."""
+        """An operation that the server survives by at most a few writes."""
         self.survives = 0
         self.died = asyncio.Event()
         self._epoch = 0
         self._dead = 0
 
     def die(self) -> None:
-        """Whatever the server that has it still does reaches nothing."""
+        """Detach the server: none of its later writes reaches the store."""
         self._dead = self._epoch
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
@@ -86,7 +86,7 @@ class Mortal(MemoryLedger):
         answers = await super().commit(workspace, epoch, ticket, writes)
         if self.left <= 0:
             self.died.set()
-            # Stored, but its server has not heard of it.
+            # Stored, but its server has not received the result.
             await asyncio.get_running_loop().create_future()
         return answers
 
@@ -102,12 +102,12 @@ MOMENTS: dict[str, Callable[[Operation], object]] = {
 }
 
 
-class Life:
-    """One life up to a crash, and the starts after it."""
+class History:
+    """One history up to a crash, and the restarts after it."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
-        self.ledger = Mortal()
+        self.ledger = MortalLedger()
         self.acted: set[str] = set()
         self._names: tuple[str, ...] = dice.choice(
             (("quick", "agent", "agent"), ("ask", "twice", "ask_questions"), ("quick", "nowhere"))
@@ -151,7 +151,7 @@ class Life:
         return True
 
     async def die(self, harness: Harness) -> None:
-        """Nothing of the server goes on. What was on its way to the store gets there, or is lost with the power."""
+        """Kill the server. Pending writes are stored, or lost with the power."""
         self.ledger.die()
         while others := sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=asyncio.Task.get_name):
             for task in others:
@@ -208,8 +208,8 @@ class Life:
         try:
             await asyncio.sleep(self.dice.choice((0.0, 0.1)))
         except asyncio.CancelledError:
-            # It takes its time: the cancel is stored before the end is.
-            await virtual_seconds(0.2)
+            # The cancel is stored before the end.
+            await sleep_virtual(0.2)
         return ToolOutcome("done")
 
     async def _ask(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
@@ -223,7 +223,7 @@ class Life:
         return ToolOutcome("done twice")
 
     async def _inquire(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
+        await context.ask_questions(QuestionBatch((Question("", "yes_no", "?"),)))
         return await self._act(context, {})
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
@@ -241,8 +241,10 @@ def check(before: Stored, after: Stored, acted: set[str]) -> None:
         now = list(map(shape, after.messages[session]))
         assert now == conversation_after(before, session)
         for _, _, _, *parts in now[len(before.messages[session]) :]:
-            told = [part[1] for part in parts if isinstance(part, tuple) and part[0] == "result" and part[4] is False]
-            assert not acted.intersection(told), "a call that had effects is said to have had none"
+            published = [
+                part[1] for part in parts if isinstance(part, tuple) and part[0] == "result" and part[4] is False
+            ]
+            assert not acted.intersection(published), "a call that had effects is reported without"
     ends = {end.run_id: end for end in ends_in(after.bodies)}
     assert len(ends) == len(ends_in(after.bodies)), "a run ended twice"
     for run_id, run in before.runs.items():
@@ -256,17 +258,17 @@ def check(before: Stored, after: Stored, acted: set[str]) -> None:
             assert bool(end.error) == (outcome == "interrupted")
             assert end.cancelled == (outcome == "cancelled")
     open_runs = set(after.waiting)
-    for asked in requests_in(after.bodies).values():
-        is_over = asked.run not in open_runs
-        assert len(asked.closings) == is_over or asked.closings != [], asked
-        assert len(asked.closings) <= 1
+    for request in requests_in(after.bodies).values():
+        is_over = request.run not in open_runs
+        assert len(request.closings) == is_over or request.closings != [], request
+        assert len(request.closings) <= 1
 
 
-async def life(dice: random.Random) -> Counter[str]:
-    lived = Life(dice)
+async def history(dice: random.Random) -> Counter[str]:
+    lived = History(dice)
     first = await lived.until_it_dies()
-    before = await stored(first)
-    # The write of the recovery, and nothing after it: the server dies again at once.
+    before = await read_stored(first)
+    # Only the write of the recovery is stored: the server is killed again at once.
     ends = any(run.outcome is None and outcome_of(run, before.runs) for run in before.runs.values())
     lived.ledger.left, lived.ledger.died = int(ends), asyncio.Event()
     lived.ledger.moment = MOMENTS["any"]
@@ -274,15 +276,15 @@ async def life(dice: random.Random) -> Counter[str]:
     await lived.ledger.died.wait()
     assert not opening.done()
     await lived.die(first)
-    after = await stored(first)
+    after = await read_stored(first)
     check(before, after, lived.acted)
-    # Nothing is left to do for a second recovery; what waited goes on, in its order.
+    # A second recovery has nothing to do; waiting runs continue in their order.
     lived.ledger.left = 10**9
     third = await lived.open("third")
     assert third.workspace.recovered.ends == ()
     assert third.workspace.recovered.withdrawn == ()
     await third.workspace.engine.wait_until_idle(first.session)
-    last = await stored(third)
+    last = await read_stored(third)
     assert all(run.outcome for run in last.runs.values())
     order = [end.run_id for end in ends_in(last.bodies) if end.run_id in after.waiting]
     folded = {run.run_id for run in last.runs.values() if run.folded_into}
@@ -294,7 +296,7 @@ async def life(dice: random.Random) -> Counter[str]:
 
 
 def features(before: Stored) -> Counter[str]:
-    """What was met by the crash, so that the test can say that it has met everything."""
+    """Return the features active at the crash, so that the test can require all of them."""
     cut = [run for run in before.runs.values() if run.outcome is None]
     messages = [item for items in before.messages.values() for item in items]
     found = Counter[str]()
@@ -305,15 +307,15 @@ def features(before: Stored) -> Counter[str]:
     found["open summary"] = any(item.is_summary_message and item.finish is None for item in messages)
     found["manual summary"] = any(run.kind == "summary" for run in cut)
     found["summary before"] = any(item.is_summary_message and item.finish is not None for item in messages)
-    found["open request"] = any(not asked.closings for asked in requests_in(before.bodies).values())
+    found["open request"] = any(not request.closings for request in requests_in(before.bodies).values())
     found["open call"] = any(not call.finished for item in messages for call in item.tool_calls)
     return found
 
 
 @pytest.mark.parametrize("page", [500, 1, 3])
 def test_recovery_agrees_with_the_reference_model(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With logs that are longer than a page of events, too."""
+    """Including logs longer than one page of events."""
     monkeypatch.setattr(recovery, "_PAGE_SIZE", page)
-    met = sum((run_seeded(life, seed) for seed in range(90 if page == 500 else 12)), Counter[str]())
+    met = sum((run_seeded(history, seed) for seed in range(90 if page == 500 else 12)), Counter[str]())
     if page == 500:
-        assert len(+met) >= 7, "the draw does not meet what it is made for any more"
+        assert len(+met) >= 7, "the random histories no longer cover the features"

@@ -1,7 +1,7 @@
-"""The real engine against the plainest account of what it promises, whatever is asked, in any order: R1 R2 R3 R8 R9.
+"""The real engine compared with the reference model, for random requests in random order: R1 R2 R3 R8 R9.
 
-Between two requests everything comes to rest, so each of them has one right answer; in which order callbacks run until
-then is drawn like everything else.
+Between two requests all work completes, so that each request has one correct result; the order of callbacks until then
+is random too.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from engine.reference_model import Reason, Reference, Refused
+from engine.reference_model import Reason, ReferenceEngine, ReferenceRefusal
 from holdfast.domain.errors import HoldfastError, NotWaiting, RunFolded, RunIdTaken, SessionBusy, UnknownRun
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import text_of
@@ -46,7 +46,7 @@ _REFUSALS: dict[Reason, type[HoldfastError]] = {
     "taken": RunIdTaken,
     "unknown": UnknownRun,
 }
-# Few names and few texts, so that they meet again.
+# Few names and few texts, so that they repeat.
 _names = st.sampled_from(["", "", "a", "b", "c", "d", "e", "f"])
 _texts = st.sampled_from(["do this", "do that"])
 _deliveries: st.SearchStrategy[Delivery | None] = st.sampled_from([None, None, "steer", "queue", "reject", "interrupt"])
@@ -57,21 +57,21 @@ async def _tool(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
     return ToolOutcome("done")
 
 
-async def _once(ask: Callable[[], Awaitable[T]]) -> T:
+async def _run_request(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()
 
 
-class Side(RuleBasedStateMachine):
-    """Both sides are asked the same."""
+class EngineComparison(RuleBasedStateMachine):
+    """Sends the same requests to the engine and to the reference model."""
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
         self.loop = SeededLoop(random.Random(seed).randrange)
-        self.reference = Reference(_SESSIONS)
+        self.reference = ReferenceEngine(_SESSIONS)
         self.ledger = MemoryLedger()
         self.model = HeldModel()
         self.sessions: list[SessionId] = []
-        self.told: list[tuple[RunId, Outcome]] = []
+        self.published: list[tuple[RunId, Outcome]] = []
         self.gone: list[Harness] = []
         self.calls = 0
         self.do(self._open())
@@ -89,22 +89,22 @@ class Side(RuleBasedStateMachine):
             self.sessions.append((await self.harness.workspace.sessions.create()).id)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """And let everything come to rest."""
+        """Do the work and let all tasks complete."""
         return self.loop.run_to_rest(work)
 
-    def both(self, real: Callable[[], Awaitable[T]], plain: Callable[[], object]) -> T | None:
-        """Both accept, or both refuse for the same reason."""
+    def both(self, real: Callable[[], Awaitable[T]], reference: Callable[[], object]) -> T | None:
+        """Require that both accept, or both refuse for the same reason."""
         try:
-            plain()
-        except Refused as refused:
+            reference()
+        except ReferenceRefusal as refused:
             with pytest.raises(_REFUSALS[refused.reason]):
-                self.do(_once(real))
-            # What became of the attempt may still be on its way.
+                self.do(_run_request(real))
+            # The attempt may still have a pending write.
             self.do(asyncio.sleep(0))
             return None
-        return self.do(_once(real))
+        return self.do(_run_request(real))
 
-    # What clients ask.
+    # Client requests.
 
     @rule(session=_sessions, name=_names, text=_texts, delivery=_deliveries)
     def submit(self, session: int, name: str, text: str, delivery: Delivery | None) -> None:
@@ -125,13 +125,13 @@ class Side(RuleBasedStateMachine):
 
     @rule(session=_sessions, deliveries=st.lists(st.sampled_from(("steer", "queue")), min_size=1, max_size=3))
     def submit_several(self, session: int, deliveries: list[Delivery]) -> None:
-        """So that something waits: whatever else is asked has to do with that."""
+        """Submit several prompts so that some wait: the other requests concern those."""
         for delivery in deliveries:
             self.submit(session, f"n{len(self.reference.runs)}", f"prompt {len(self.reference.runs)}", delivery)
 
     @rule(session=_sessions, what=st.sampled_from(("cancel", "clear", "stop", "kill")))
     def disturb(self, session: int, what: str) -> None:
-        """One rule for all of them: most of the time nothing is disturbed."""
+        """One rule for all disturbances: most of the time there is none."""
         match what:
             case "cancel":
                 self.cancel(session)
@@ -172,14 +172,14 @@ class Side(RuleBasedStateMachine):
         )
 
     def _some(self, data: st.DataObject) -> str:
-        return data.draw(st.sampled_from([*self.reference.runs, "nobody"]))
+        return data.draw(st.sampled_from([*self.reference.runs, "unknown"]))
 
-    # What happens.
+    # Events of the run.
 
     @precondition(lambda self: self._busy())
     @rule(data=st.data())
     def another_step(self, data: st.DataObject) -> None:
-        # Each call is another one: a model that goes in circles is stopped.
+        # Each call is different: identical ones would trigger loop detection.
         self.calls += 1
         session = self._answer(data, Call("go", f'{{"n": {self.calls}}}'))
         self.reference.step(session)
@@ -195,7 +195,7 @@ class Side(RuleBasedStateMachine):
         self.reference.finish(self._answer(data, Say("Well"), Fail()), "failed")
 
     def restart(self, *, is_killed: bool) -> None:
-        """A killed server leaves its work as it is; here it stays behind, and the store no longer listens to it."""
+        """A killed server leaves its work unfinished; its later writes are refused by the store."""
         self._listen()
         if not is_killed:
             self.do(self.harness.close())
@@ -205,7 +205,7 @@ class Side(RuleBasedStateMachine):
         self.reference.restart()
 
     def _busy(self) -> list[int]:
-        return [number for number, room in enumerate(self.reference.rooms) if room.head]
+        return [number for number, state in enumerate(self.reference.rooms) if state.head]
 
     def _answer(self, data: st.DataObject, *acts: Act) -> int:
         session = data.draw(st.sampled_from(self._busy()))
@@ -216,49 +216,51 @@ class Side(RuleBasedStateMachine):
         self.do(answer())
         return session
 
-    # What must be true.
+    # Invariants.
 
     def _listen(self) -> None:
-        self.told += [(end.run_id, end.outcome) for end in self.harness.ends()]
+        self.published += [(end.run_id, end.outcome) for end in self.harness.ends()]
         self.harness.published.events.clear()
 
     @invariant()
-    def both_are_alike(self) -> None:
+    def states_agree(self) -> None:
         if not hasattr(self, "harness"):
             return
-        for number, room in enumerate(self.reference.rooms):
+        for number, state in enumerate(self.reference.rooms):
             lane = self.harness.workspace.engine.lane(self.sessions[number])
-            assert ("" if lane.head is None else lane.head.run, list(lane.folded)) == (room.head, room.folded)
+            assert ("" if lane.head is None else lane.head.run, list(lane.folded)) == (state.head, state.folded)
             waits = [(item.run, item.delivery == "steer") for item in lane.queue]
-            assert waits == [(name, self.reference.runs[name].delivery == "steer") for name in room.queue]
+            assert waits == [(name, self.reference.runs[name].delivery == "steer") for name in state.queue]
             request = self.model.asked.get(self.sessions[number])
-            assert (request is not None) is bool(room.head), "the head asks its model, and nobody else does"
+            assert (request is not None) is bool(state.head), "only the head has a model request"
             if request is not None:
                 assert problems_of_request(request) == []
-                # Prompts that follow upon each other are one message: some providers take no two in a row.
-                assert "".join(text_of(item) for item in request.messages if item.role == "user") == "".join(room.heard)
+                # Consecutive prompts are one message: some providers refuse two in a row.
+                assert "".join(text_of(item) for item in request.messages if item.role == "user") == "".join(
+                    state.received
+                )
 
     @invariant()
-    def what_is_stored_is_alike(self) -> None:
+    def stored_states_agree(self) -> None:
         if not hasattr(self, "harness"):
             return
-        stored = self.do(self._stored())
+        stored = self.do(self._stored_runs())
         expected = {run.name: (run.host, run.outcome) for run in self.reference.runs.values()}
         assert stored == expected
 
-    async def _stored(self) -> dict[str, tuple[str, Outcome | None]]:
+    async def _stored_runs(self) -> dict[str, tuple[str, Outcome | None]]:
         runs = await self.ledger.runs(self.harness.workspace.record.id, None, _MANY, 0)
         return {run.run_id: (run.folded_into, run.outcome) for run in runs}
 
     @invariant()
-    def every_end_is_told_once(self) -> None:
-        """R2. Ends that a killed server left are stored by the next before anybody can listen."""
+    def every_end_is_published_once(self) -> None:
+        """R2. Ends left by a killed server are stored by the next one before any client can subscribe."""
         if not hasattr(self, "harness"):
             return
         self._listen()
-        names = [name for name, _ in self.told]
-        assert len(names) == len(set(names)), "an end was told twice"
-        assert all(self.reference.runs[name].outcome == outcome for name, outcome in self.told)
+        names = [name for name, _ in self.published]
+        assert len(names) == len(set(names)), "an end was published twice"
+        assert all(self.reference.runs[name].outcome == outcome for name, outcome in self.published)
 
     def teardown(self) -> None:
         if not hasattr(self, "harness"):
@@ -275,11 +277,11 @@ class Side(RuleBasedStateMachine):
             assert problems_of_session(await self.harness.messages(session)) == [], "R7"
 
 
-@pytest.mark.timeout(300)  # Seconds are enough; a failure takes longer to be told in few steps.
+@pytest.mark.timeout(300)  # Seconds are enough; shrinking a failure takes longer.
 def test_the_engine_agrees_with_the_reference_model() -> None:
-    """R1 R2 R3 R8 R9: a run for every accepted prompt, one end for every run, and the lane goes on."""
+    """R1 R2 R3 R8 R9: a run for every accepted prompt, one end for every run, and the lane continues."""
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     run_state_machine_as_test(
-        Side,
+        EngineComparison,
         settings=settings(max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=checks),
     )

@@ -1,6 +1,6 @@
-"""What a run has acquired is released, whatever fails next: containers, tasks, timers, streams, places, requests.
+"""Resources of a run are released whatever fails next: containers, tasks, timers, streams, slots, requests.
 
-What is held is found by looking at every object of the engine, so that nothing has to be named here.
+Held resources are found by walking every object of the engine, so that none has to be listed here.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from engine.helpers import PLAIN, results_of, virtual_seconds
+from engine.helpers import PLAIN, results_of, sleep_virtual
 from holdfast.domain.approvals import Question, Verdict
 from holdfast.domain.errors import (
     HoldfastError,
@@ -22,7 +22,7 @@ from holdfast.domain.errors import (
     ToolError,
     UnknownSession,
 )
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import (
     Admit,
@@ -42,7 +42,7 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
-from holdfast.domain.tools import Inquiry, Permit, SubagentTask, Tool, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import NoHooks, SubagentType
@@ -55,8 +55,8 @@ from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import in_virtual_time
 
 
-class Choosy(MemoryLedger):
-    """Does not write a batch that holds an operation of a kind, so many times."""
+class SelectiveLedger(MemoryLedger):
+    """Fails batches that contain an operation of one kind, as often as configured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Choosy(MemoryLedger):
         return await super().commit(workspace, epoch, ticket, writes)
 
 
-class Hooked(NoHooks):
+class FailingHooks(NoHooks):
     def __init__(self) -> None:
         self.fails = ""
 
@@ -80,25 +80,25 @@ class Hooked(NoHooks):
         if self.fails == name:
             raise ValueError(name)
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
         self.reach("before tool")
-        return Ruling()
+        return HookOutcome()
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         self.reach("after tool")
-        return Ruling()
+        return HookOutcome()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         self.reach("before prompt")
-        return Ruling()
+        return HookOutcome()
 
 
-class Place:
-    """A workspace in which anything can be made to fail."""
+class FailingWorkspace:
+    """A workspace in which any part can be made to fail."""
 
     def __init__(self) -> None:
-        self.ledger = Choosy()
-        self.hooks = Hooked()
+        self.ledger = SelectiveLedger()
+        self.hooks = FailingHooks()
         self.steps: list[Step] = []
         self.error: BaseException | None = None
         self.tools_error: Exception | None = None
@@ -114,7 +114,7 @@ class Place:
             self.tool,
             SimpleTool("beside", self._act, is_parallel=True),
             SimpleTool("ask", self._ask),
-            SimpleTool("ask_questions", self._inquire),
+            SimpleTool("ask_questions", self._ask_questions),
             SimpleTool("agent", self._send),
         ]
         small = ScriptedModel(lambda _: Step((Say("A title"),)))
@@ -123,7 +123,7 @@ class Place:
             settings=settings,
             ledger=self.ledger,
             hooks=self.hooks,
-            extensions_ready=self._settled,
+            extensions_ready=self._extensions_ready,
         )
         current = self.harness.workspace.engine.run_context.tools
         current.current = self._current(tools)  # type: ignore[method-assign]
@@ -138,7 +138,7 @@ class Place:
 
         return current
 
-    async def _settled(self) -> None:
+    async def _extensions_ready(self) -> None:
         if self.settled_error is not None:
             raise self.settled_error
 
@@ -152,8 +152,8 @@ class Place:
         await context.permit(Permit("ask", "execute", "/project", "run", {}))
         return ToolOutcome("allowed")
 
-    async def _inquire(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-        await context.ask_questions(Inquiry((Question("", "yes_no", "?"),)))
+    async def _ask_questions(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        await context.ask_questions(QuestionBatch((Question("", "yes_no", "?"),)))
         return ToolOutcome("answered")
 
     async def _send(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
@@ -169,26 +169,26 @@ class Place:
         await self.prompt(*steps, interactive=interactive)
         await self.harness.quiet()
 
-    async def rest(self) -> None:
-        """Until nothing that was begun is under way."""
+    async def wait_until_idle(self) -> None:
+        """Wait until all started work is done."""
         self.ledger.refuses = {}
         self.error = self.tools_error = self.settled_error = None
         self.hooks.fails = ""
         self.steps = []
         await self.harness.quiet()
-        await virtual_seconds(100)
+        await sleep_virtual(100)
 
     def holdings(self) -> dict[str, object]:
         found: dict[str, object] = {"streams": self.model.open_streams}
-        _look(self.harness.workspace, "workspace", found, set())
+        _collect(self.harness.workspace, "workspace", found, set())
         loop = asyncio.get_running_loop()
         found["timers"] = sum(not handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
         found["tasks"] = sorted(task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task())
         return found
 
 
-def _look(thing: object, name: str, found: dict[str, object], seen: set[int]) -> None:
-    """How many things every container of the engine holds, and every switch."""
+def _collect(thing: object, name: str, found: dict[str, object], seen: set[int]) -> None:
+    """Count the items of every container of the engine, and record every flag."""
     if id(thing) in seen or not type(thing).__module__.startswith(("holdfast.engine", "holdfast.runtime.workspace")):
         return
     seen.add(id(thing))
@@ -196,16 +196,16 @@ def _look(thing: object, name: str, found: dict[str, object], seen: set[int]) ->
         field: getattr(thing, field) for field in getattr(thing, "__struct_fields__", ())
     }
     for field, value in attributes.items():
-        place = f"{name}.{field}"
+        failing = f"{name}.{field}"
         if isinstance(value, dict | list | set | deque | TaskOwner):
-            found[place] = len(value)
+            found[failing] = len(value)
         elif isinstance(value, bool):
-            found[place] = value
+            found[failing] = value
         else:
-            _look(value, place, found, seen)
+            _collect(value, failing, found, seen)
             owner = getattr(value, "__self__", None)
             if owner is not None:
-                _look(owner, place, found, seen)
+                _collect(owner, failing, found, seen)
 
 
 TOOL = Step((Call("tool"),))
@@ -218,12 +218,12 @@ def broken(trouble: str = "other") -> Step:
     return Step((Say("half"), Fail(trouble=trouble)))  # type: ignore[arg-type]
 
 
-Scene = Callable[[Place], Awaitable[None]]
-SCENES: dict[str, Scene] = {}
+Scenario = Callable[[FailingWorkspace], Awaitable[None]]
+SCENES: dict[str, Scenario] = {}
 
 
-def scene(name: str) -> Callable[[Scene], Scene]:
-    def keep(made: Scene) -> Scene:
+def scenario(name: str) -> Callable[[Scenario], Scenario]:
+    def keep(made: Scenario) -> Scenario:
         SCENES[name] = made
         return made
 
@@ -231,8 +231,8 @@ def scene(name: str) -> Callable[[Scene], Scene]:
 
 
 def plain(name: str, *steps: Step) -> None:
-    async def play(place: Place) -> None:
-        await place.work(*steps)
+    async def play(failing: FailingWorkspace) -> None:
+        await failing.work(*steps)
 
     SCENES[name] = play
 
@@ -254,84 +254,86 @@ plain("a sub-agent says nothing", AGENT, Step((), Usage(1)), DONE)
 for failure in (ToolError("no"), ValueError("bug"), StorageUnavailable(), PermissionDenied("no", stops_turn=True)):
     for step in (TOOL, BESIDE):
 
-        async def fail_tool(place: Place, failure: Exception = failure, step: Step = step) -> None:
-            place.error = failure
-            await place.work(step, DONE)
+        async def fail_tool(failing: FailingWorkspace, failure: Exception = failure, step: Step = step) -> None:
+            failing.error = failure
+            await failing.work(step, DONE)
 
         SCENES[f"a tool raises {type(failure).__name__} in {len(step.acts)}"] = fail_tool
 
 for kind in (StartRun, StepRun, PutMessage, GrowMessage, PatchSession, EndRun, Announce, CloseRequest, CreateSession):
     for number, step in enumerate((TOOL, AGENT, Step((Call("ask"),)), Step((Call("ask_questions"),)))):
 
-        async def fail_store(place: Place, kind: type = kind, step: Step = step) -> None:
-            await place.prompt(step)
-            place.ledger.refuses = {kind: 2}
-            await virtual_seconds(10)
-            place.ledger.refuses = {}
-            await place.harness.cancel()
+        async def fail_store(failing: FailingWorkspace, kind: type = kind, step: Step = step) -> None:
+            await failing.prompt(step)
+            failing.ledger.refuses = {kind: 2}
+            await sleep_virtual(10)
+            failing.ledger.refuses = {}
+            await failing.harness.cancel()
 
         SCENES[f"the store refuses {kind.__name__} in {number}"] = fail_store
 
 
-@scene("the store refuses a prompt")
-async def _(place: Place) -> None:
-    place.ledger.refuses = {Admit: 1}
+@scenario("the store refuses a prompt")
+async def _(failing: FailingWorkspace) -> None:
+    failing.ledger.refuses = {Admit: 1}
     with pytest.raises(StorageUnavailable):
-        await place.prompt(DONE)
+        await failing.prompt(DONE)
 
 
-@scene("the store refuses the prompt of a sub-agent")
-async def _(place: Place) -> None:
-    await place.prompt(AGENT, DONE)
-    place.ledger.refuses = {Admit: 1}
-    await place.harness.quiet()
+@scenario("the store refuses the prompt of a sub-agent")
+async def _(failing: FailingWorkspace) -> None:
+    await failing.prompt(AGENT, DONE)
+    failing.ledger.refuses = {Admit: 1}
+    await failing.harness.quiet()
 
 
-@scene("the store refuses a fold")
-async def _(place: Place) -> None:
-    await place.prompt(TOOL, DONE)
-    place.ledger.refuses = {FoldRun: 1}
-    await place.harness.prompt("and this", delivery="steer")
-    await place.harness.quiet()
+@scenario("the store refuses a fold")
+async def _(failing: FailingWorkspace) -> None:
+    await failing.prompt(TOOL, DONE)
+    failing.ledger.refuses = {FoldRun: 1}
+    await failing.harness.prompt("and this", delivery="steer")
+    await failing.harness.quiet()
 
 
 for point in ("before prompt", "before tool", "after tool"):
 
-    async def fail_hook(place: Place, point: str = point) -> None:
-        place.hooks.fails = point
-        await place.work(TOOL, DONE)
+    async def fail_hook(failing: FailingWorkspace, point: str = point) -> None:
+        failing.hooks.fails = point
+        await failing.work(TOOL, DONE)
 
     SCENES[f"a hook fails {point}"] = fail_hook
 
 
-@scene("the tools cannot be had")
-async def _(place: Place) -> None:
-    place.tools_error = ValueError("no tools")
-    await place.work(DONE)
+@scenario("the tools cannot be had")
+async def _(failing: FailingWorkspace) -> None:
+    failing.tools_error = ValueError("no tools")
+    await failing.work(DONE)
 
 
-@scene("the extensions never come")
-async def _(place: Place) -> None:
-    place.settled_error = ValueError("no extensions")
-    await place.work(DONE, interactive=False)
+@scenario("the extensions never come")
+async def _(failing: FailingWorkspace) -> None:
+    failing.settled_error = ValueError("no extensions")
+    await failing.work(DONE, interactive=False)
 
 
-@scene("a summary fails")
-async def _(place: Place) -> None:
-    place.steps = [broken()]
-    await place.harness.workspace.inputs.summarize(place.harness.session)
-    await place.harness.quiet()
+@scenario("a summary fails")
+async def _(failing: FailingWorkspace) -> None:
+    failing.steps = [broken()]
+    await failing.harness.workspace.inputs.summarize(failing.harness.session)
+    await failing.harness.quiet()
 
 
 for state in ("model", "tool", "ask", "ask_questions", "agent"):
 
-    async def cancel(place: Place, state: str = state) -> None:
+    async def cancel(failing: FailingWorkspace, state: str = state) -> None:
         inner = Step((Call("ask"),))
-        await place.prompt(Step((Call("tool" if state == "model" else state),)), *([inner] if state == "agent" else []))
-        asks = place.harness.workspace.approvals
+        await failing.prompt(
+            Step((Call("tool" if state == "model" else state),)), *([inner] if state == "agent" else [])
+        )
+        asks = failing.harness.workspace.approvals
         if state in ("ask", "ask_questions", "agent"):
             await until(lambda: asks.permissions or asks.questions)
-        await place.harness.cancel()
+        await failing.harness.cancel()
 
     SCENES[f"a cancel in {state}"] = cancel
 
@@ -343,8 +345,10 @@ REFUSED: dict[str, tuple[Prompt, type[HoldfastError]]] = {
 
 for name, (wanted, expected) in REFUSED.items():
 
-    async def refuse(place: Place, wanted: Prompt = wanted, expected: type[HoldfastError] = expected) -> None:
-        harness = place.harness
+    async def refuse(
+        failing: FailingWorkspace, wanted: Prompt = wanted, expected: type[HoldfastError] = expected
+    ) -> None:
+        harness = failing.harness
         session = wanted.session_id or harness.session
         await harness.prompt("first", "taken")
         prompt = Prompt(session, wanted.prompt, run_id=wanted.run_id, delivery=wanted.delivery)
@@ -356,51 +360,54 @@ for name, (wanted, expected) in REFUSED.items():
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_nothing_is_held_after(name: str) -> None:
+def test_all_resources_are_released_after(name: str) -> None:
     async def play() -> None:
         loop = asyncio.get_running_loop()
         reports: list[str] = []
         loop.set_exception_handler(lambda _, context: reports.append(str(context.get("exception") or context)))
-        place = Place()
-        await place.open()
-        await place.work(TOOL, DONE)
-        await place.rest()
-        before = place.holdings()
-        await SCENES[name](place)
-        await place.rest()
-        assert place.holdings() == before
-        assert (place.harness.workspace.approvals.permissions, place.harness.workspace.approvals.questions) == ((), ())
-        # All of it can be done again, to its end.
-        place.calls = 0
-        await place.work(TOOL, DONE)
-        await place.work(AGENT, DONE, DONE)
-        assert place.calls == 1
-        assert results_of(await place.harness.messages())[-1].content == "done", "the sub-agent's answer"
-        assert [end.outcome for end in place.harness.ends()[-2:]] == ["completed", "completed"]
-        runs = await place.ledger.runs(place.harness.workspace.record.id, None, 100, 0)
+        failing = FailingWorkspace()
+        await failing.open()
+        await failing.work(TOOL, DONE)
+        await failing.wait_until_idle()
+        before = failing.holdings()
+        await SCENES[name](failing)
+        await failing.wait_until_idle()
+        assert failing.holdings() == before
+        assert (failing.harness.workspace.approvals.permissions, failing.harness.workspace.approvals.questions) == (
+            (),
+            (),
+        )
+        # Everything can be done again, to its end.
+        failing.calls = 0
+        await failing.work(TOOL, DONE)
+        await failing.work(AGENT, DONE, DONE)
+        assert failing.calls == 1
+        assert results_of(await failing.harness.messages())[-1].content == "done", "the sub-agent's answer"
+        assert [end.outcome for end in failing.harness.ends()[-2:]] == ["completed", "completed"]
+        runs = await failing.ledger.runs(failing.harness.workspace.record.id, None, 100, 0)
         assert all(run.outcome for run in runs)
-        await place.harness.assert_valid()
-        await place.harness.close()
+        await failing.harness.assert_valid()
+        await failing.harness.close()
         assert "Exception" not in "".join(reports)
 
     in_virtual_time(play)
 
 
-def test_a_title_that_fails_holds_nothing() -> None:
+def test_failed_title_releases_all_resources() -> None:
     async def play() -> None:
         large = ScriptedModel(lambda _: DONE, info=PLAIN)
         harness = await Harness.open(FixedModels(large, ProviderError("none")), settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
         await harness.quiet()
-        await virtual_seconds(10)
+        await sleep_virtual(10)
         assert {task.get_name() for task in asyncio.all_tasks()} - {asyncio.current_task().get_name()} == set()  # type: ignore[union-attr]
         await harness.close()
 
     in_virtual_time(play)
 
 
-def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
-    """At once below one run, at any depth; the place of one that has ended is free."""
+def test_number_of_concurrent_sub_agents_is_limited() -> None:
+    """At once below one run, at any depth; the slot of an ended one is free again."""
 
     async def play() -> None:
         gate = asyncio.Event()
@@ -425,7 +432,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
         for number in (1, 2):
             gate.clear()
             await harness.prompt("go", f"r{number}")
-            await virtual_seconds(1)
+            await sleep_virtual(1)
             runs = await harness.ledger.open_runs(harness.workspace.record.id)
             assert sum(bool(run.parent_run_id) for run in runs) == 3
             gate.set()
@@ -439,7 +446,7 @@ def test_as_many_sub_agents_as_allowed_and_no_more() -> None:
 
 
 def test_the_operations_of_a_run_can_all_fail() -> None:
-    """The table above names every operation that a run writes."""
+    """The table above covers every operation that a run writes."""
     refused = {name.split()[3] for name in SCENES if name.startswith("the store refuses ")}
     elsewhere = {"RemoveRun", "CancelSession", "CancelRun", "ClearQueue", "Reorder", "Redeliver", "DeleteSession"}
     by_tools = {"AddFile", "MarkRead", "DeleteMessage"}

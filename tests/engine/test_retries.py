@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from engine.helpers import PATIENT, answering, got, info, message, play, said, texts_of
+from engine.helpers import PATIENT, fixed_tool, info, message, result_part, run_to_end, text_part, texts_of
 from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.domain.events import AgentEvent, LiveEvent
 from holdfast.domain.messages import text_of
@@ -17,13 +17,13 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.harness import FixedModels, Harness, PublishedEvents
 
-AT_ONCE = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=0.0))
+NO_WAITS = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=0.0))
 PASSING: list[Trouble] = ["busy", "connection", "cut", "stalled"]
 LASTING: list[Trouble] = ["credentials", "quota", "overflow", "refused", "other"]
 
 
-def failing(trouble: Trouble, said: str = "", retry_after: float | None = None) -> Step:
-    words = (Say(said),) if said else ()
+def failing(trouble: Trouble, text_part: str = "", retry_after: float | None = None) -> Step:
+    words = (Say(text_part),) if text_part else ()
     return Step((*words, Fail(f"it is {trouble}", trouble=trouble, retry_after=retry_after)))
 
 
@@ -37,29 +37,29 @@ def test_waits_double_up_to_a_bound() -> None:
 
 
 @pytest.mark.parametrize("trouble", PASSING)
-def test_passing_troubles_are_worth_another_attempt(trouble: Trouble) -> None:
+def test_transient_errors_are_retried(trouble: Trouble) -> None:
     assert retry_delay(RetryPolicy(), ProviderError(trouble=trouble), 1) is not None
 
 
 @pytest.mark.parametrize("trouble", LASTING)
-def test_lasting_troubles_are_not(trouble: Trouble) -> None:
+def test_lasting_errors_are_not_retried(trouble: Trouble) -> None:
     assert retry_delay(RetryPolicy(), ProviderError(trouble=trouble), 1) is None
 
 
-@pytest.mark.parametrize(("asked", "wait"), [(0.0, 0.0), (7.5, 7.5), (60.0, 60.0), (61.0, None), (-1.0, None)])
-def test_a_provider_may_say_how_long_to_wait(asked: float, wait: float | None) -> None:
-    error = ProviderError(trouble="busy", retry_after=asked)
+@pytest.mark.parametrize(("retry_after", "wait"), [(0.0, 0.0), (7.5, 7.5), (60.0, 60.0), (61.0, None), (-1.0, None)])
+def test_retry_after_sets_the_wait(retry_after: float, wait: float | None) -> None:
+    error = ProviderError(trouble="busy", retry_after=retry_after)
     assert retry_delay(RetryPolicy(first=2.0, patience=60.0), error, 1) == wait
 
 
-# In a turn.
+# Retries in a turn.
 
 
-async def test_the_answer_of_a_later_attempt_is_the_only_one() -> None:
+async def test_only_the_response_of_the_successful_attempt_is_kept() -> None:
     model = ScriptedModel(
         [failing("busy"), Step((Think("hm"), Say("half an"), Fail(trouble="cut"))), Step((Say("a whole answer"),))]
     )
-    harness = await play(model, settings=AT_ONCE)
+    harness = await run_to_end(model, settings=NO_WAITS)
     assert (harness.end_of("r1").outcome, harness.end_of("r1").text) == ("completed", "a whole answer")
     assert texts_of(await harness.messages(), "assistant") == ["a whole answer"]
     assert [request is model.requests[0] for request in model.requests] == [True, True, True]
@@ -68,16 +68,16 @@ async def test_the_answer_of_a_later_attempt_is_the_only_one() -> None:
 
 
 async def test_the_output_of_a_failed_attempt_is_withdrawn_durably() -> None:
-    harness = await play(ScriptedModel([failing("busy", "half an"), Step((Say("whole"),))]), settings=AT_ONCE)
+    harness = await run_to_end(ScriptedModel([failing("busy", "half an"), Step((Say("whole"),))]), settings=NO_WAITS)
     answers = [event.change.object for event in harness.message_events() if event.change.object.role == "assistant"]
     assert [text_of(answer) for answer in answers] == ["", "", "whole"]
     await harness.assert_valid()
 
 
-async def test_after_the_last_attempt_its_words_stay_below_the_error() -> None:
-    policy = msgspec.structs.replace(AT_ONCE, retries=RetryPolicy(most=2, first=0.0))
+async def test_partial_output_of_the_last_attempt_is_kept_with_the_error() -> None:
+    policy = msgspec.structs.replace(NO_WAITS, retries=RetryPolicy(most=2, first=0.0))
     model = ScriptedModel([failing("busy", "one"), failing("busy", "two"), failing("busy", "three")])
-    harness = await play(model, settings=policy)
+    harness = await run_to_end(model, settings=policy)
     assert (harness.end_of("r1").outcome, harness.end_of("r1").text) == ("failed", "three")
     assert len(model.requests) == 3
     assert await harness.finishes() == ["error"]
@@ -86,35 +86,35 @@ async def test_after_the_last_attempt_its_words_stay_below_the_error() -> None:
 @pytest.mark.parametrize("trouble", ["quota", "refused", "other"])
 async def test_permanent_errors_are_not_retried(trouble: Trouble) -> None:
     model = ScriptedModel([failing(trouble)])
-    harness = await play(model, settings=AT_ONCE)
+    harness = await run_to_end(model, settings=NO_WAITS)
     assert harness.end_of("r1").error == f"it is {trouble}"
     assert len(model.requests) == 1
 
 
-async def test_a_provider_that_asks_for_an_hour_has_failed() -> None:
+async def test_retry_after_of_an_hour_fails_the_run() -> None:
     model = ScriptedModel([failing("busy", retry_after=3600.0)])
-    harness = await play(model, settings=AT_ONCE)
+    harness = await run_to_end(model, settings=NO_WAITS)
     assert harness.end_of("r1").outcome == "failed"
 
 
-async def test_tools_of_an_answer_that_was_cut_off_never_run_twice() -> None:
-    tool = answering("tool")
+async def test_tools_of_an_interrupted_response_never_run_twice() -> None:
+    tool = fixed_tool("tool")
     steps = [Step((Call("tool"), Fail(trouble="cut"))), Step((Call("tool"),)), Step((Say("done"),))]
-    harness = await play(ScriptedModel(steps), tool, settings=AT_ONCE)
+    harness = await run_to_end(ScriptedModel(steps), tool, settings=NO_WAITS)
     assert tool.started == 1
     assert harness.end_of("r1").text == "done"
     await harness.assert_valid()
 
 
-async def test_each_step_may_fail_as_often_as_the_first() -> None:
-    policy = msgspec.structs.replace(AT_ONCE, retries=RetryPolicy(most=1, first=0.0))
+async def test_retries_are_counted_per_step() -> None:
+    policy = msgspec.structs.replace(NO_WAITS, retries=RetryPolicy(most=1, first=0.0))
     steps = [failing("busy"), Step((Call("tool"),)), failing("busy"), Step((Say("done"),))]
-    harness = await play(ScriptedModel(steps), answering("tool"), settings=policy)
+    harness = await run_to_end(ScriptedModel(steps), fixed_tool("tool"), settings=policy)
     assert harness.end_of("r1").text == "done"
 
 
-class Bell(PublishedEvents):
-    """Rings when somebody is told that a provider is asked again."""
+class RetryObserver(PublishedEvents):
+    """Sets an event when a retry notice is published."""
 
     def __init__(self, outlet: Outlet) -> None:
         super().__init__(outlet)
@@ -130,7 +130,7 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
     hours = msgspec.structs.replace(PATIENT, retries=RetryPolicy(first=7200.0, longest=7200.0))
     model = ScriptedModel([failing("busy", "half an"), Step((Say("never"),))])
     harness = await Harness.open(model, settings=hours)
-    bell = Bell(harness.workspace.engine.outlet)
+    bell = RetryObserver(harness.workspace.engine.outlet)
     harness.workspace.engine.outlet = bell
     await harness.prompt("go", "r1")
     await bell.rang.wait()
@@ -146,20 +146,20 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
 
 async def test_new_credentials_are_tried_once() -> None:
     old, new = ScriptedModel([failing("credentials")]), ScriptedModel([Step((Say("with the new key"),))])
-    harness = await play(FixedModels(old, renewed=new), settings=AT_ONCE)
+    harness = await run_to_end(FixedModels(old, renewed=new), settings=NO_WAITS)
     assert harness.end_of("r1").text == "with the new key"
     assert len(new.requests) == 1
 
 
-async def test_new_credentials_that_are_refused_too_are_the_end() -> None:
+async def test_run_fails_if_renewed_credentials_are_refused() -> None:
     old, new = ScriptedModel([failing("credentials")]), ScriptedModel([failing("credentials")] * 2)
-    harness = await play(FixedModels(old, renewed=new), settings=AT_ONCE)
+    harness = await run_to_end(FixedModels(old, renewed=new), settings=NO_WAITS)
     assert (harness.end_of("r1").outcome, harness.end_of("r1").error) == ("failed", "it is credentials")
     assert len(new.requests) == 1
 
 
 async def test_without_new_credentials_a_re_authenticate_notice_is_published() -> None:
-    harness = await play(ScriptedModel([failing("credentials")]), settings=AT_ONCE)
+    harness = await run_to_end(ScriptedModel([failing("credentials")]), settings=NO_WAITS)
     assert [notice.type for notice in harness.notices()] == ["re_authenticate", "error", "agent_finished"]
     assert harness.notices()[0].error == "it is credentials"
 
@@ -167,16 +167,16 @@ async def test_without_new_credentials_a_re_authenticate_notice_is_published() -
 async def test_the_next_step_uses_the_new_credentials() -> None:
     old = ScriptedModel([failing("credentials")])
     new = ScriptedModel([Step((Call("tool"),)), Step((Say("done"),))])
-    harness = await play(FixedModels(old, renewed=new), answering("tool"), settings=AT_ONCE)
+    harness = await run_to_end(FixedModels(old, renewed=new), fixed_tool("tool"), settings=NO_WAITS)
     assert (len(old.requests), len(new.requests)) == (1, 2)
     assert harness.end_of("r1").text == "done"
 
 
-# Too long a conversation.
+# Conversations that are too long.
 
 
-async def second_run(model: ScriptedModel, settings: EngineSettings = AT_ONCE) -> Harness:
-    harness = await play(model, settings=settings)
+async def second_run(model: ScriptedModel, settings: EngineSettings = NO_WAITS) -> Harness:
+    harness = await run_to_end(model, settings=settings)
     await harness.prompt("and now?", "r2")
     await harness.quiet()
     return harness
@@ -193,7 +193,7 @@ async def test_a_conversation_that_is_too_long_is_summarised_and_continued() -> 
     await harness.close()
 
 
-async def test_one_summary_is_enough_to_know() -> None:
+async def test_second_overflow_after_a_summary_fails_the_run() -> None:
     steps = [Step((Say("hello"),)), failing("overflow"), Step((Say("the summary"),)), failing("overflow")]
     harness = await second_run(ScriptedModel(steps))
     assert harness.end_of("r2").outcome == "failed"
@@ -203,14 +203,14 @@ async def test_one_summary_is_enough_to_know() -> None:
 
 async def test_a_prompt_that_is_too_long_by_itself_is_not_summarised() -> None:
     model = ScriptedModel([failing("overflow")])
-    harness = await play(model, settings=AT_ONCE)
+    harness = await run_to_end(model, settings=NO_WAITS)
     assert "Shorten the prompt" in harness.end_of("r1").error
     assert len(model.requests) == 1
 
 
-async def test_who_wants_no_summaries_gets_none() -> None:
+async def test_overflow_without_automatic_summaries_fails_the_run() -> None:
     model = ScriptedModel([Step((Say("hello"),)), failing("overflow")])
-    harness = await second_run(model, msgspec.structs.replace(AT_ONCE, auto_summarize=False))
+    harness = await second_run(model, msgspec.structs.replace(NO_WAITS, auto_summarize=False))
     assert "Shorten the prompt" in harness.end_of("r2").error
     await harness.close()
 
@@ -225,7 +225,7 @@ async def test_a_summary_that_does_not_fit_is_made_of_less() -> None:
         sizes.append(size_of(request.messages))
         return failing("overflow") if sizes[-1] > 4_000 else Step((Say("the summary"),))
 
-    harness = await play(ScriptedModel(script), answering("tool", "x" * 20_000), settings=AT_ONCE)
+    harness = await run_to_end(ScriptedModel(script), fixed_tool("tool", "x" * 20_000), settings=NO_WAITS)
     await harness.prompt("and now?", "r2")
     await harness.quiet()
     assert harness.end_of("r2").text == "fits"
@@ -234,13 +234,13 @@ async def test_a_summary_that_does_not_fit_is_made_of_less() -> None:
     await harness.close()
 
 
-def test_half_of_a_conversation_is_a_conversation() -> None:
+def test_shortened_conversation_is_valid() -> None:
     turns = [
         item
         for number in range(20)
         for item in (
-            message("user", said(f"question {number} " * 20), id=f"u{number}"),
-            message("assistant", said(f"answer {number} " * 20), id=f"a{number}"),
+            message("user", text_part(f"question {number} " * 20), id=f"u{number}"),
+            message("assistant", text_part(f"answer {number} " * 20), id=f"a{number}"),
         )
     ]
     shorter = shortened(turns)
@@ -250,13 +250,13 @@ def test_half_of_a_conversation_is_a_conversation() -> None:
     assert conversation(shorter, info())[-1].role == "assistant"
 
 
-def test_long_results_go_first() -> None:
-    turns = [message("user", said("go")), message("tool", got("c1", "x" * 50_000))]
+def test_long_results_are_removed_first() -> None:
+    turns = [message("user", text_part("go")), message("tool", result_part("c1", "x" * 50_000))]
     shorter = shortened(turns)
     assert len(shorter) == 2
     assert size_of(shorter) < 2_100
 
 
 def test_a_short_conversation_cannot_be_shortened() -> None:
-    turns = [message("user", said("go"))]
+    turns = [message("user", text_part("go"))]
     assert shortened(turns) == turns

@@ -10,7 +10,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import Deadlock, every_schedule, run_schedule, run_seeded
-from trials.schedules import Life, try_schedule
+from trials.schedules import Schedule, try_schedule
 
 SCHEDULES = 2_400
 CHUNK = 200
@@ -18,24 +18,24 @@ CHUNK = 200
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
 def test_no_schedule_breaks_a_promise(first: int) -> None:
-    """R1 R2 R3 R6 R7 R8 R11, with submit, retry, cancel, clear, moves, failures, slow storage, shutdown mixed."""
+    """R1 R2 R3 R6 R7 R8 R11: submit, retry, cancel, clear, moves, failures, slow storage and shutdown combined."""
     for seed in range(first, first + CHUNK):
         try_schedule(seed)
 
 
 def test_the_schedules_cover_the_intended_situations() -> None:
-    """A random life that never cancels, fails or shuts down would prove nothing."""
+    """Random schedules that never cancel, fail or shut down would prove nothing."""
     met: Counter[str] = Counter()
 
     async def live(dice: random.Random) -> None:
-        life = Life(dice)
+        life = Schedule(dice)
         await life.live()
         met["refused"] += life.witness.refused
         met["cancelled"] += len(life.witness.cancelled)
         met["tools"] += life.witness.tools
         met["refused by a hook"] += len(life.hooks.refused)
         met["requests"] += len(life.model.requests)
-        met["asked again"] += len(life.model.requests) - len({id(request) for request in life.model.requests})
+        met["repeated request"] += len(life.model.requests) - len({id(request) for request in life.model.requests})
         for run in life.runs:
             met[str(run.outcome)] += 1
             met["folded"] += bool(run.folded_into)
@@ -51,7 +51,7 @@ def test_the_schedules_cover_the_intended_situations() -> None:
         "failed",
         "interrupted",
         "folded",
-        "asked again",
+        "repeated request",
         "refused by a hook",
     ):
         assert met[kind] >= 8, f"{kind}: {met[kind]}"
@@ -62,7 +62,9 @@ def echo(_: ModelRequest) -> Step:
 
 
 def test_every_schedule_of_a_cancel_beside_a_prompt() -> None:
-    """R3, number order: all interleavings, up to a bound. A run is cancelled exactly if the log says it was covered."""
+    """R3, number order: all interleavings, up to a bound. A run is cancelled exactly if the log says that it is
+    covered.
+    """
     seen: Counter[tuple[str, ...]] = Counter()
 
     async def main() -> None:

@@ -32,7 +32,7 @@ SIZES: dict[str, tuple[Part, int]] = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_part_counts_with_the_characters_a_model_reads(name: str) -> None:
+def test_part_counts_the_characters_sent_to_the_model(name: str) -> None:
     part, size = SIZES[name]
     messages = [msgspec.structs.replace(message(key), parts=(part,)) for key in ("m", "n")]
     assert size_of(messages) == 2 * size

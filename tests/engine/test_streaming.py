@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.helpers import PLAIN, answering, virtual_seconds
+from engine.helpers import PLAIN, fixed_tool, sleep_virtual
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.ledger import Answer, PutMessage, Refusal, Write
 from holdfast.domain.messages import ReasoningPart, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import SimpleTool, start
 from holdfast.testing.harness import Harness
@@ -25,47 +24,47 @@ WORDS = "one two three four five six seven eight"
 
 @pytest.mark.parametrize("act", [Say(WORDS), Think(WORDS)])
 def test_every_delta_is_published_and_stored(act: Say | Think) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         model = ScriptedModel([Step((act, Say("end")))], info=PLAIN, pause=lambda: 1.0)
         harness = await Harness.open(model, settings=QUICK)
         await harness.prompt("go", "r1")
-        await virtual_seconds(6.9)
-        said = " ".join(WORDS.split()[:7])
+        await sleep_virtual(6.9)
+        streamed = " ".join(WORDS.split()[:7])
         deltas = [event.payload.text for _, event in harness.published.events if isinstance(event, MessageDeltaEvent)]
-        assert "one" + "".join(deltas) == said, "the first word comes with its part"
+        assert "one" + "".join(deltas) == streamed, "the first word is in the part itself"
         (part,) = (await harness.messages())[-1].parts
         stored = part.data.thinking if isinstance(part, ReasoningPart) else text_of((await harness.messages())[-1])
-        assert stored == said, "half a second later it is stored"
+        assert stored == streamed, "half a second later it is stored"
         await harness.quiet()
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_tool_calls_are_durable_events_in_every_step() -> None:
-    """A call shows up in the log when it begins and when it is complete, in the last step as in the first."""
+    """A call is logged when it starts and when it is complete, in the last step as in the first."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         steps = [Step((Say(f"step {number}"), Call("tool", f'{{"n":{number}}}'))) for number in range(30)]
         harness = await Harness.open(
-            ScriptedModel([*steps, Step((Say("done"),))], info=PLAIN), tools=[answering("tool")]
+            ScriptedModel([*steps, Step((Say("done"),))], info=PLAIN), tools=[fixed_tool("tool")]
         )
         await harness.prompt("go", "r1")
         await harness.quiet()
         answers = [message.id for message in await harness.messages() if message.role == "assistant"]
-        told = [event.change.object for event in harness.message_events()]
-        counts = [sum(message.id == answer for message in told) for answer in answers[:-1]]
+        published = [event.change.object for event in harness.message_events()]
+        counts = [sum(message.id == answer for message in published) for answer in answers[:-1]]
         assert len(set(counts)) == 1, counts
         assert counts[0] >= 4, "empty, with a call, with its arguments, with its end"
-        unfinished = [message for message in told if any(not call.finished for call in message.tool_calls)]
+        unfinished = [message for message in published if any(not call.finished for call in message.tool_calls)]
         assert len({message.id for message in unfinished}) == 30
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_tool_output_is_published_until_the_run_ends() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         kept: list[ToolContext] = []
 
         async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
@@ -79,20 +78,20 @@ def test_tool_output_is_published_until_the_run_ends() -> None:
         await harness.prompt("go", "r1")
         await harness.quiet()
         kept[0].publish_output("too late")
-        said = [event.payload for _, event in harness.published.events if isinstance(event, ToolOutputEvent)]
-        assert [(item.offset, item.text) for item in said] == [(0, "héllo "), (6, "world")]
+        streamed = [event.payload for _, event in harness.published.events if isinstance(event, ToolOutputEvent)]
+        assert [(item.offset, item.text) for item in streamed] == [(0, "héllo "), (6, "world")]
         answer = (await harness.messages())[1]
         place = (harness.session, answer.id, answer.tool_calls[0].id)
-        assert {(item.session_id, item.message_id, item.tool_call_id) for item in said} == {place}
+        assert {(item.session_id, item.message_id, item.tool_call_id) for item in streamed} == {place}
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_a_write_that_the_store_refuses_fails_the_run() -> None:
-    """Nothing is done on the strength of what is not stored."""
+def test_refused_write_fails_the_run() -> None:
+    """Nothing is executed on the basis of a write that is not stored."""
 
-    class Refusing(MemoryLedger):
+    class RefusingLedger(MemoryLedger):
         refuses = False
 
         async def commit(
@@ -105,8 +104,8 @@ def test_a_write_that_the_store_refuses_fails_the_run() -> None:
                 return [Refusal("unknown_session") for _ in answers]
             return answers
 
-    async def scene() -> None:
-        ledger, tool = Refusing(), answering("tool")
+    async def scenario() -> None:
+        ledger, tool = RefusingLedger(), fixed_tool("tool")
 
         def script(_: ModelRequest) -> Step:
             ledger.refuses = True
@@ -121,17 +120,17 @@ def test_a_write_that_the_store_refuses_fails_the_run() -> None:
         assert tool.started == 1
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
 def test_a_late_subscriber_gets_open_parts_in_full() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         model = ScriptedModel([Step((Think("let me see"), Say(WORDS)))], info=PLAIN, pause=lambda: 1.0)
         harness = await Harness.open(model, settings=QUICK)
         engine = harness.workspace.engine
         assert engine.open_parts() == []
         await harness.prompt("go", "r1")
-        await virtual_seconds(5.5)
+        await sleep_virtual(5.5)
         thought, words = engine.open_parts()
         assert isinstance(thought.content, ReasoningPart)
         assert thought.content.data.thinking == "let me see"
@@ -146,22 +145,22 @@ def test_a_late_subscriber_gets_open_parts_in_full() -> None:
         assert engine.open_messages(harness.session) == []
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)
 
 
-def test_an_answer_that_is_withdrawn_is_taken_back_from_readers_and_store() -> None:
-    """What comes next grows from nothing."""
+def test_withdrawn_response_is_removed_for_subscribers_and_in_the_store() -> None:
+    """The next attempt starts from an empty message."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         steps = [Step((Say("half an answer"), Fail(trouble="busy"))), Step((Say("whole"),))]
         harness = await Harness.open(ScriptedModel(steps, info=PLAIN), settings=QUICK)
         run = start(harness.prompt("go", "r1"))
         await run
-        await virtual_seconds(0.9)
+        await sleep_virtual(0.9)
         message = (await harness.messages())[-1]
         assert (message.role, text_of(message)) == ("assistant", "")
-        told = [event.change.object for event in harness.message_events() if event.change.object.id == message.id]
-        assert text_of(told[-1]) == ""
+        published = [event.change.object for event in harness.message_events() if event.change.object.id == message.id]
+        assert text_of(published[-1]) == ""
         await harness.quiet()
         last = [event for _, event in harness.published.events if isinstance(event, MessageEvent | MessagePartEvent)][
             -1
@@ -171,4 +170,4 @@ def test_an_answer_that_is_withdrawn_is_taken_back_from_readers_and_store() -> N
         assert len([item for item in await harness.messages() if item.role == "assistant"]) == 1
         await harness.close()
 
-    in_virtual_time(scene)
+    in_virtual_time(scenario)

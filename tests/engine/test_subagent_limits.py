@@ -29,7 +29,7 @@ def _call(prompt: str) -> Call:
 
 
 class _Family:
-    """A run that starts sub-agents in parallel; a sub-agent told to nest starts some of its own, others wait."""
+    """A run that starts sub-agents in parallel; a sub-agent asked to nest starts some of its own, others wait."""
 
     def __init__(self, own: int, nested: int) -> None:
         self.own, self.nested = own, nested
@@ -75,5 +75,5 @@ async def test_sub_agents_of_sub_agents_count_for_the_run_above_all_of_them(limi
     assert len(await refusals(_Family(1, 2), max_subagents=limit, subagent_depth=2)) == refused
 
 
-async def test_a_depth_of_two_lets_sub_agents_send_sub_agents() -> None:
+async def test_depth_of_two_allows_sub_agents_of_sub_agents() -> None:
     assert await refusals(_Family(1, 1), max_subagents=9, subagent_depth=2) == []

@@ -23,32 +23,32 @@ from holdfast.testing.seeded_loop import in_virtual_time
 TASK = SubagentTask("look for it", "A helper's session")
 
 
-async def send(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
+async def start_subagent(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
     return ToolOutcome(
         await context.run_subagent(msgspec.structs.replace(TASK, kind=str(arguments.get("kind", "task"))))
     )
 
 
-def sender() -> SimpleTool:
-    return SimpleTool("agent", send, is_parallel=True)
+def agent_tool() -> SimpleTool:
+    return SimpleTool("agent", start_subagent, is_parallel=True)
 
 
-def scripted(helper: Step, *, calls: int = 1) -> ScriptedModel:
-    """Sends helpers, then says what they said; a helper plays its own step."""
+def subagent_model(subagent: Step, *, calls: int = 1) -> ScriptedModel:
+    """Start sub-agents, then repeat their results; a sub-agent plays its own step."""
 
     def script(request: ModelRequest) -> Step:
         if is_subagent_session(request.session_id):
-            return helper
+            return subagent
         if request.messages[-1].role == "tool":
-            return Step((Say("they said: " + " and ".join(r.content for r in results_of(request.messages))),))
+            return Step((Say("results: " + " and ".join(r.content for r in results_of(request.messages))),))
         return Step(tuple(Call("agent") for _ in range(calls)))
 
     return ScriptedModel(script, info=ModelInfo("test", "m", price=Price(output=1_000_000.0)))
 
 
-async def opened(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> Harness:
+async def open_harness(model: ScriptedModel, *helper_tools: SimpleTool, small: ScriptedModel | None = None) -> Harness:
     tools = FixedTools(helper_tools)
-    harness = await Harness.open(FixedModels(model, small), tools=[sender()], settings=PATIENT)
+    harness = await Harness.open(FixedModels(model, small), tools=[agent_tool()], settings=PATIENT)
     harness.workspace.engine.run_context.subagents.add("task", SubagentType(tools))
     harness.workspace.engine.run_context.subagents.add("fetch", SubagentType(tools, "small", "fetch.md"))
     return harness
@@ -60,11 +60,11 @@ async def children(harness: Harness) -> list[SessionId]:
 
 
 async def test_a_sub_agent_runs_in_a_child_session() -> None:
-    model = scripted(Step((Say("it is in a.py"),)))
-    harness = await opened(model)
+    model = subagent_model(Step((Say("it is in a.py"),)))
+    harness = await open_harness(model)
     await harness.prompt("find it", "r1")
     await harness.quiet()
-    assert harness.end_of("r1").text == "they said: it is in a.py"
+    assert harness.end_of("r1").text == "results: it is in a.py"
     answer = (await harness.messages())[1]
     child = subagent_session(answer.id, answer.tool_calls[0].id)
     assert await children(harness) == [child]
@@ -76,22 +76,22 @@ async def test_a_sub_agent_runs_in_a_child_session() -> None:
 
 
 async def test_a_sub_agent_has_its_own_tools_and_prompt() -> None:
-    model = scripted(Step((Say("found"),)))
-    harness = await opened(model, SimpleTool("view", send))
+    model = subagent_model(Step((Say("found"),)))
+    harness = await open_harness(model, SimpleTool("view", start_subagent))
     await harness.prompt("find it", "r1")
     await harness.quiet()
-    first, helper, _ = model.requests
+    first, subagent, _ = model.requests
     assert [spec.name for spec in first.tools] == ["agent"]
-    assert [spec.name for spec in helper.tools] == ["view"]
-    assert first.system != helper.system
-    assert "helper of Holdfast" in helper.system
+    assert [spec.name for spec in subagent.tools] == ["view"]
+    assert first.system != subagent.system
+    assert "helper of Holdfast" in subagent.system
     await harness.close()
 
 
-async def test_a_crew_may_use_the_small_model() -> None:
+async def test_sub_agent_type_may_use_the_small_model() -> None:
     small = ScriptedModel([Step((Say("from the small one"),))])
     steps = [Step((Call("agent", '{"kind":"fetch"}'),)), Step((Say("done"),))]
-    harness = await opened(ScriptedModel(steps), small=small)
+    harness = await open_harness(ScriptedModel(steps), small=small)
     await harness.prompt("find it", "r1")
     await harness.quiet()
     assert [result.content for result in results_of(await harness.messages())] == ["from the small one"]
@@ -111,7 +111,7 @@ async def test_parallel_sub_agents_end_once_each() -> None:
             return Step((Say("yes"),)) if request.messages[-1].role == "tool" else Step((Call("look"),))
         return Step((Say("done"),)) if request.messages[-1].role == "tool" else Step((Call("agent"), Call("agent")))
 
-    harness = await opened(ScriptedModel(script), SimpleTool("look", wait))
+    harness = await open_harness(ScriptedModel(script), SimpleTool("look", wait))
     await harness.prompt("find it", "r1")
     await gate.reached.wait()
     gate.open()
@@ -124,7 +124,7 @@ async def test_parallel_sub_agents_end_once_each() -> None:
 
 async def test_a_sub_agent_is_cancelled_with_its_parent() -> None:
     tool = GatedTool("look")
-    harness = await opened(scripted(Step((Call("look"),))), tool)
+    harness = await open_harness(subagent_model(Step((Call("look"),))), tool)
     await harness.prompt("find it", "r1")
     await tool.gate.reached.wait()
     await harness.cancel()
@@ -137,11 +137,15 @@ async def test_a_sub_agent_is_cancelled_with_its_parent() -> None:
 
 @pytest.mark.parametrize("is_parallel", [True, False])
 def test_a_sub_agent_of_an_abandoned_run_is_cancelled(is_parallel: bool) -> None:
-    """The disk takes longer to store the helper than the run that sends it may take to stop."""
+    """Storing the sub-agent takes longer than the grace of its parent run."""
 
     async def main() -> None:
-        ledger, tool, agent = GatedLedger(), GatedTool("look"), SimpleTool("agent", send, is_parallel=is_parallel)
-        model = scripted(Step((Call("look"),)))
+        ledger, tool, agent = (
+            GatedLedger(),
+            GatedTool("look"),
+            SimpleTool("agent", start_subagent, is_parallel=is_parallel),
+        )
+        model = subagent_model(Step((Call("look"),)))
         harness = await Harness.open(FixedModels(model), tools=[agent], ledger=ledger)
         harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([tool])))
         await harness.prompt("find it", "r1")
@@ -164,7 +168,7 @@ def test_a_sub_agent_of_an_abandoned_run_is_cancelled(is_parallel: bool) -> None
 
 
 async def test_a_sub_agent_ends_before_its_parent_even_if_its_cancel_cannot_be_stored() -> None:
-    """R4: the disk fails for a moment, and the helper's tool takes its time."""
+    """R4: the disk fails for a moment, and the sub-agent's tool stops slowly."""
     ledger, at_work, gone = GatedLedger(), Gate(), Gate()
 
     async def slow(_context: ToolContext, _arguments: dict[str, object]) -> ToolOutcome:
@@ -174,7 +178,9 @@ async def test_a_sub_agent_ends_before_its_parent_even_if_its_cancel_cannot_be_s
             await gone()
         return ToolOutcome("")
 
-    harness = await Harness.open(scripted(Step((Call("look"),))), tools=[sender()], settings=PATIENT, ledger=ledger)
+    harness = await Harness.open(
+        subagent_model(Step((Call("look"),))), tools=[agent_tool()], settings=PATIENT, ledger=ledger
+    )
     harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([SimpleTool("look", slow)])))
     await harness.prompt("find it", "r1")
     await at_work.reached.wait()
@@ -189,7 +195,7 @@ async def test_a_sub_agent_ends_before_its_parent_even_if_its_cancel_cannot_be_s
 
 
 async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
-    harness = await opened(scripted(Step((Fail("no such model"),))))
+    harness = await open_harness(subagent_model(Step((Fail("no such model"),))))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (result,) = results_of(await harness.messages())
@@ -200,7 +206,7 @@ async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
 
 
 async def test_a_sub_agent_without_text_is_an_error_result() -> None:
-    harness = await opened(scripted(Step(())))
+    harness = await open_harness(subagent_model(Step(())))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (result,) = results_of(await harness.messages())
@@ -209,7 +215,7 @@ async def test_a_sub_agent_without_text_is_an_error_result() -> None:
 
 
 async def test_the_cost_of_a_sub_agent_is_added_to_the_session() -> None:
-    harness = await opened(scripted(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
+    harness = await open_harness(subagent_model(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     session = await harness.ledger.session(harness.workspace.record.id, harness.session)
@@ -219,7 +225,7 @@ async def test_the_cost_of_a_sub_agent_is_added_to_the_session() -> None:
 
 
 async def test_a_session_of_a_sub_agent_accepts_no_prompts() -> None:
-    harness = await opened(scripted(Step((Say("found"),))))
+    harness = await open_harness(subagent_model(Step((Say("found"),))))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (child,) = await children(harness)
@@ -229,7 +235,7 @@ async def test_a_session_of_a_sub_agent_accepts_no_prompts() -> None:
 
 
 async def test_an_unknown_type_of_sub_agent_is_an_error_result() -> None:
-    harness = await Harness.open(scripted(Step((Say("never"),))), tools=[sender()], settings=PATIENT)
+    harness = await Harness.open(subagent_model(Step((Say("never"),))), tools=[agent_tool()], settings=PATIENT)
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (result,) = results_of(await harness.messages())
@@ -238,14 +244,14 @@ async def test_an_unknown_type_of_sub_agent_is_an_error_result() -> None:
     await harness.close()
 
 
-async def test_a_shutdown_ends_both() -> None:
+async def test_shutdown_ends_parent_and_sub_agent() -> None:
     tool = GatedTool("look")
-    harness = await opened(scripted(Step((Call("look"),))), tool)
+    harness = await open_harness(subagent_model(Step((Call("look"),))), tool)
     await harness.prompt("find it", "r1")
     await tool.gate.reached.wait()
     await harness.close()
-    told = [event.change.object for _, event in harness.published.events if isinstance(event, RunCompleteEvent)]
-    assert sorted((end.outcome, end.run_id == RunId("r1")) for end in told) == [
+    published = [event.change.object for _, event in harness.published.events if isinstance(event, RunCompleteEvent)]
+    assert sorted((end.outcome, end.run_id == RunId("r1")) for end in published) == [
         ("interrupted", False),
         ("interrupted", True),
     ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.helpers import PATIENT, info, message, said, session_of, until
+from engine.helpers import PATIENT, info, message, session_of, text_part
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import RunId
@@ -13,24 +13,24 @@ from holdfast.engine.run_context import text
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, generate_title
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
-from holdfast.testing.gates import GatedModel
+from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels, Harness
 
 TITLED = EngineSettings(titles=True, grace=PATIENT.grace)
 LONG = "please build me a boat with two masts and a cabin for six people"
 
 
-def saying(title: str, usage: Usage | None = None) -> ScriptedModel:
+def title_model(title: str, usage: Usage | None = None) -> ScriptedModel:
     return ScriptedModel(lambda _: Step((Say(title),), usage or Usage()), info=info(price=Price(output=1_000_000.0)))
 
 
-def broken() -> ScriptedModel:
+def failing_model() -> ScriptedModel:
     return ScriptedModel(lambda _: Step((Fail(),)))
 
 
-async def titled(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> Harness:
-    """A session after its first turn, and after its title."""
-    harness = await Harness.open(FixedModels(large or saying("the answer"), small), settings=TITLED)
+async def titled_harness(small: Model | Exception, large: Model | None = None, prompt: str = LONG) -> Harness:
+    """Return the harness after its first turn and title."""
+    harness = await Harness.open(FixedModels(large or title_model("the answer"), small), settings=TITLED)
     await harness.prompt(prompt, "r1")
     await harness.quiet()
     await until(lambda: titles(harness) != [])
@@ -38,9 +38,9 @@ async def titled(small: Model | Exception, large: Model | None = None, prompt: s
 
 
 def titles(harness: Harness) -> list[str]:
-    """The titles that were told since the session was made, each once."""
-    told = [event.change.object.title for _, event in harness.published.events if isinstance(event, SessionEvent)]
-    return list(dict.fromkeys(title for title in told if title != "Test"))
+    """Return the titles published since the session was created, each once."""
+    published = [event.change.object.title for _, event in harness.published.events if isinstance(event, SessionEvent)]
+    return list(dict.fromkeys(title for title in published if title != "Test"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_titles_are_cleaned(raw: str, clean: str) -> None:
     assert clean_title(raw) == clean
 
 
-def test_the_prompt_is_cut_where_there_is_no_title() -> None:
+def test_truncated_prompt_is_the_fallback_title() -> None:
     assert fallback_title("fix\n it ") == "fix it"
     assert fallback_title("x" * FALLBACK_LENGTH) == "x" * FALLBACK_LENGTH
     cut = fallback_title("x" * 51)
@@ -70,48 +70,48 @@ def test_the_prompt_is_cut_where_there_is_no_title() -> None:
     assert len(fallback_title(LONG)) <= FALLBACK_LENGTH
 
 
-async def test_a_title_is_asked_for_briefly() -> None:
+async def test_title_request_is_short() -> None:
     small = ScriptedModel([Step((Think("hm"), Say("A boat")))])
-    assert await generate_title(small, message("user").session_id, message("user", said(LONG)), print) == "A boat"
+    assert await generate_title(small, message("user").session_id, message("user", text_part(LONG)), print) == "A boat"
     (request,) = small.requests
     assert (request.system, request.tools, request.max_output_tokens) == (text("title.md"), (), 40)
-    assert request.messages[0].parts == (said(LONG),)
+    assert request.messages[0].parts == (text_part(LONG),)
     assert small.open_streams == 0
 
 
 @pytest.mark.parametrize("step", [Step((Say("A bo"),), finish="length"), Step((Say("A"), Fail(hangs_up=True)))])
-async def test_a_title_that_was_cut_off_is_none(step: Step) -> None:
+async def test_truncated_title_is_discarded(step: Step) -> None:
     with pytest.raises(ProviderError):
-        await generate_title(ScriptedModel([step]), message("user").session_id, message("user", said("x")), print)
+        await generate_title(ScriptedModel([step]), message("user").session_id, message("user", text_part("x")), print)
 
 
-async def test_the_small_model_names_the_session() -> None:
-    harness = await titled(saying("A boat", Usage(output_tokens=2)))
+async def test_small_model_generates_the_title() -> None:
+    harness = await titled_harness(title_model("A boat", Usage(output_tokens=2)))
     session = await session_of(harness)
     assert session.title == "A boat"
     assert session.cost == pytest.approx(2.0)
     assert session.completion_tokens != 2, "the size of the conversation is not the title's"
 
 
-@pytest.mark.parametrize("small", [broken(), ProviderError("none")])
-async def test_the_large_model_helps_out(small: Model | Exception) -> None:
-    harness = await titled(small, saying("Large words"))
+@pytest.mark.parametrize("small", [failing_model(), ProviderError("none")])
+async def test_large_model_is_the_fallback(small: Model | Exception) -> None:
+    harness = await titled_harness(small, title_model("Large words"))
     assert titles(harness) == ["Large words"]
 
 
 async def test_without_any_model_the_prompt_is_the_title() -> None:
-    harness = await titled(broken(), broken())
+    harness = await titled_harness(failing_model(), failing_model())
     assert titles(harness) == [fallback_title(LONG)]
     assert [notice.error for notice in harness.notices() if notice.type == "error"] == [harness.end_of("r1").error]
 
 
 async def test_an_empty_title_is_replaced_by_the_prompt() -> None:
-    assert titles(await titled(saying("<think>hm</think> "))) == [fallback_title(LONG)]
+    assert titles(await titled_harness(title_model("<think>hm</think> "))) == [fallback_title(LONG)]
 
 
-async def test_only_the_first_prompt_names_the_session() -> None:
-    small = saying("A boat")
-    harness = await Harness.open(FixedModels(saying("x"), small), settings=TITLED)
+async def test_only_the_first_prompt_generates_a_title() -> None:
+    small = title_model("A boat")
+    harness = await Harness.open(FixedModels(title_model("x"), small), settings=TITLED)
     for number in (1, 2):
         await harness.prompt(LONG, f"r{number}")
         await harness.quiet()
@@ -120,8 +120,8 @@ async def test_only_the_first_prompt_names_the_session() -> None:
     assert len(small.requests) == 1
 
 
-async def test_a_cancel_of_the_turn_leaves_the_title_alone() -> None:
-    small, large = GatedModel(saying("A boat")), GatedModel(saying("never"))
+async def test_cancel_of_the_turn_does_not_cancel_the_title() -> None:
+    small, large = GatedModel(title_model("A boat")), GatedModel(title_model("never"))
     small.before.shut()
     large.before.shut()
     harness = await Harness.open(FixedModels(large, small), settings=TITLED)
@@ -137,9 +137,9 @@ async def test_a_cancel_of_the_turn_leaves_the_title_alone() -> None:
 
 
 async def test_closing_does_not_wait_for_a_title() -> None:
-    small = GatedModel(saying("A boat"))
+    small = GatedModel(title_model("A boat"))
     small.before.shut()
-    harness = await Harness.open(FixedModels(saying("x"), small), settings=TITLED)
+    harness = await Harness.open(FixedModels(title_model("x"), small), settings=TITLED)
     await harness.prompt(LONG, "r1")
     await small.before.reached.wait()
     await harness.quiet()
@@ -147,9 +147,9 @@ async def test_closing_does_not_wait_for_a_title() -> None:
     assert titles(harness) == []
 
 
-async def test_a_prompt_without_words_names_nothing() -> None:
-    small = saying("A boat")
-    harness = await Harness.open(FixedModels(saying("x"), small), settings=TITLED)
+async def test_prompt_without_text_generates_no_title() -> None:
+    small = title_model("A boat")
+    harness = await Harness.open(FixedModels(title_model("x"), small), settings=TITLED)
     file = Attachment(b"words", "a.txt", "a.txt", "text/plain")
     await harness.workspace.inputs.submit(Prompt(harness.session, " ", (file,), RunId("r1")))
     await harness.quiet()
@@ -157,9 +157,9 @@ async def test_a_prompt_without_words_names_nothing() -> None:
     assert small.requests == []
 
 
-async def test_titles_can_be_switched_off() -> None:
-    small = saying("A boat")
-    harness = await Harness.open(FixedModels(saying("x"), small), settings=PATIENT)
+async def test_titles_can_be_disabled() -> None:
+    small = title_model("A boat")
+    harness = await Harness.open(FixedModels(title_model("x"), small), settings=PATIENT)
     await harness.prompt(LONG, "r1")
     await harness.quiet()
     await harness.close()

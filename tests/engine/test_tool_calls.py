@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.helpers import PATIENT, RecordingLedger, answering, calls, let_others_run, play, results_of, until
+from engine.helpers import PATIENT, RecordingLedger, calls, fixed_tool, results_of, run_other_tasks, run_to_end
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import ToolCallId
 from holdfast.domain.ledger import PutMessage
@@ -14,7 +14,7 @@ from holdfast.domain.messages import ToolResult
 from holdfast.domain.model_requests import StepFinish
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedTool, SimpleTool
+from holdfast.testing.gates import GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
 from holdfast.tools.write import Write
 
@@ -33,8 +33,8 @@ def failing(error: BaseException, *, is_parallel: bool = False) -> SimpleTool:
 
 
 async def result_of(tool: SimpleTool) -> tuple[Harness, ToolResult]:
-    """One call of the tool in a run that goes on after it."""
-    harness = await play(ScriptedModel([Step((Call("tool"),)), DONE]), tool)
+    """Return the result of one call in a run that continues after it."""
+    harness = await run_to_end(ScriptedModel([Step((Call("tool"),)), DONE]), tool)
     assert harness.end_of("r1").outcome == "completed"
     assert harness.end_of("r1").text == "done"
     (result,) = await results(harness)
@@ -49,7 +49,7 @@ async def test_calls_run_one_after_the_other() -> None:
     harness = await Harness.open(ScriptedModel([Step(calls("tool", 3)), DONE]), tools=[tool])
     await harness.prompt("go", "r1")
     await tool.gate.reached.wait()
-    await let_others_run()
+    await run_other_tasks()
     assert tool.started == 1
     tool.gate.open()
     await harness.quiet()
@@ -62,7 +62,7 @@ async def test_parallel_calls_run_together_but_no_more_than_five() -> None:
     harness = await Harness.open(ScriptedModel([Step(calls("tool", 8)), DONE]), tools=[tool])
     await harness.prompt("go", "r1")
     await until(lambda: tool.running == 5)
-    await let_others_run()
+    await run_other_tasks()
     assert tool.started == 5
     tool.gate.open()
     await harness.quiet()
@@ -76,19 +76,19 @@ async def test_a_call_that_is_not_parallel_waits_for_all_before_it() -> None:
 
     async def act(_: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
         log.append(f"+{arguments['n']}")
-        await let_others_run()
+        await run_other_tasks()
         log.append(f"-{arguments['n']}")
         return ToolOutcome("ok")
 
     order = ["side", "side", "alone", "alone", "side", "side"]
     step = Step(tuple(Call(name, f'{{"n":{n}}}') for n, name in enumerate(order)))
     side, alone = SimpleTool("side", act, is_parallel=True), SimpleTool("alone", act)
-    await play(ScriptedModel([step, DONE]), side, alone)
+    await run_to_end(ScriptedModel([step, DONE]), side, alone)
     assert log == ["+0", "+1", "-0", "-1", "+2", "-2", "+3", "-3", "+4", "+5", "-4", "-5"]
 
 
 async def test_results_are_sent_in_the_order_of_the_calls() -> None:
-    """However they come in."""
+    """In whatever order they complete."""
     first = asyncio.Event()
 
     async def act(_: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
@@ -98,26 +98,28 @@ async def test_results_are_sent_in_the_order_of_the_calls() -> None:
         return ToolOutcome(f"{arguments['n']}")
 
     model = ScriptedModel([Step(calls("tool", 2)), DONE])
-    harness = await play(model, SimpleTool("tool", act, is_parallel=True))
+    harness = await run_to_end(model, SimpleTool("tool", act, is_parallel=True))
     assert [result.content for result in await results(harness)] == ["1", "0"]
     assert [result.content for result in results_of(model.requests[1].messages)] == ["0", "1"]
 
 
 @pytest.mark.parametrize("is_parallel", [False, True])
 async def test_each_call_has_exactly_one_result(is_parallel: bool) -> None:
-    """Recorded once, not merely found once: every write that reaches the store is looked at."""
+    """Stored once, not merely found once: every write that reaches the store is checked."""
     ledger = RecordingLedger()
-    await play(ScriptedModel([Step(calls("tool", 7)), DONE]), answering("tool", is_parallel=is_parallel), ledger=ledger)
+    await run_to_end(
+        ScriptedModel([Step(calls("tool", 7)), DONE]), fixed_tool("tool", is_parallel=is_parallel), ledger=ledger
+    )
     puts = [item.message for item in ledger.operations if isinstance(item, PutMessage)]
     written = [result.tool_call_id for result in results_of(puts)]
     assert len(written) == len(set(written)) == 7
 
 
-# What can go wrong with a call.
+# Failures of a call.
 
 
 async def test_an_unknown_tool_is_explained() -> None:
-    harness = await play(ScriptedModel([Step((Call("nope"),)), DONE]), answering("ls"), answering("view"))
+    harness = await run_to_end(ScriptedModel([Step((Call("nope"),)), DONE]), fixed_tool("ls"), fixed_tool("view"))
     (result,) = await results(harness)
     assert result.is_error
     assert "nope" in result.content
@@ -127,8 +129,8 @@ async def test_an_unknown_tool_is_explained() -> None:
 
 @pytest.mark.parametrize("arguments", ['{"n":', "[1]", "nonsense"])
 async def test_malformed_arguments_are_explained_and_nothing_is_run(arguments: str) -> None:
-    tool = answering("tool")
-    harness = await play(ScriptedModel([Step((Call("tool", arguments), Call("tool"))), DONE]), tool)
+    tool = fixed_tool("tool")
+    harness = await run_to_end(ScriptedModel([Step((Call("tool", arguments), Call("tool"))), DONE]), tool)
     bad, good = await results(harness)
     assert (bad.is_error, "JSON" in bad.content, good.is_error) == (True, True, False)
     assert tool.started == 1
@@ -136,9 +138,9 @@ async def test_malformed_arguments_are_explained_and_nothing_is_run(arguments: s
 
 
 async def test_malformed_arguments_of_calls_with_one_id_are_not_run() -> None:
-    tool = answering("tool")
+    tool = fixed_tool("tool")
     id = ToolCallId("same")
-    harness = await play(ScriptedModel([Step((Call("tool", "{", id), Call("tool", '{"n":1}', id))), DONE]), tool)
+    harness = await run_to_end(ScriptedModel([Step((Call("tool", "{", id), Call("tool", '{"n":1}', id))), DONE]), tool)
     assert tool.started == 1
     assert [result.is_error for result in await results(harness)] == [True, False]
 
@@ -149,28 +151,28 @@ async def test_the_error_of_a_tool_is_a_result() -> None:
 
 
 @pytest.mark.parametrize("is_parallel", [False, True])
-async def test_a_tool_that_breaks_is_a_result(is_parallel: bool) -> None:
+async def test_exception_of_a_tool_is_a_result(is_parallel: bool) -> None:
     _, result = await result_of(failing(ZeroDivisionError("by nought"), is_parallel=is_parallel))
     assert result.is_error
     assert "ZeroDivisionError: by nought" in result.content
 
 
 @pytest.mark.parametrize("is_parallel", [False, True])
-async def test_a_tool_that_gives_up_by_itself_cancels_nothing(is_parallel: bool) -> None:
+async def test_tool_that_cancels_itself_cancels_nothing_else(is_parallel: bool) -> None:
     harness, result = await result_of(failing(asyncio.CancelledError(), is_parallel=is_parallel))
     assert result.is_error
     assert await harness.finishes() == ["tool_use", "end_turn"]
 
 
 async def test_a_tool_may_stop_the_turn() -> None:
-    """A person said no: later calls of the step are not run, and the model is not asked again."""
+    """The user denied it: later calls of the step are not run, and no model request follows."""
 
     async def refuse(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
         return ToolOutcome("denied", is_error=True, stops_turn=True)
 
     model = ScriptedModel([Step((Call("ask"), Call("tool"), Call("side")))])
-    tool, side = answering("tool"), answering("side", is_parallel=True)
-    harness = await play(model, SimpleTool("ask", refuse), tool, side)
+    tool, side = fixed_tool("tool"), fixed_tool("side", is_parallel=True)
+    harness = await run_to_end(model, SimpleTool("ask", refuse), tool, side)
     assert harness.end_of("r1").outcome == "completed"
     assert await harness.finishes() == ["end_turn"]
     assert len(model.requests) == 1
@@ -180,23 +182,25 @@ async def test_a_tool_may_stop_the_turn() -> None:
 
 @pytest.mark.parametrize(("finish", "reason"), [("length", "max_tokens"), ("content_filter", "content_filter")])
 async def test_calls_of_an_answer_that_was_cut_off_are_not_run(finish: StepFinish, reason: str) -> None:
-    tool = answering("tool")
+    tool = fixed_tool("tool")
     model = ScriptedModel([Step((Say("x"), *calls("tool", 2)), finish=finish)])
-    harness = await play(model, tool)
+    harness = await run_to_end(model, tool)
     assert tool.started == 0
     assert await harness.finishes() == [reason]
     assert [result.is_error for result in await results(harness)] == [True, True]
     assert len(model.requests) == 1
 
 
-async def test_a_tool_knows_where_it_is() -> None:
+async def test_tool_context_names_session_run_and_call() -> None:
     seen: list[ToolContext] = []
 
     async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         seen.append(context)
         return ToolOutcome("ok", '{"for":"screens"}')
 
-    harness = await play(ScriptedModel([Step((Call("tool", id=ToolCallId("c7")),)), DONE]), SimpleTool("tool", act))
+    harness = await run_to_end(
+        ScriptedModel([Step((Call("tool", id=ToolCallId("c7")),)), DONE]), SimpleTool("tool", act)
+    )
     (context,) = seen
     assistant = (await harness.messages())[1]
     assert (context.run_id, context.session_id, context.tool_call_id) == ("r1", harness.session, "c7")
@@ -208,8 +212,8 @@ async def test_a_tool_knows_where_it_is() -> None:
 
 
 async def test_no_tool_is_started_after_a_cancel() -> None:
-    """C-45: the calls that had not begun never begin, and each has a result all the same."""
-    held, after, side = GatedTool("held"), answering("after"), answering("side", is_parallel=True)
+    """C-45: calls that had not started never start, and each has a result all the same."""
+    held, after, side = GatedTool("held"), fixed_tool("after"), fixed_tool("side", is_parallel=True)
     model = ScriptedModel([Step((Call("held"), Call("after"), Call("side"), Call("side")))])
     harness = await Harness.open(model, tools=[held, after, side], settings=PATIENT)
     await harness.prompt("go", "r1")
@@ -222,7 +226,7 @@ async def test_no_tool_is_started_after_a_cancel() -> None:
     await harness.assert_valid()
 
 
-async def test_parallel_calls_that_wait_for_a_place_never_begin_after_a_cancel() -> None:
+async def test_parallel_calls_waiting_for_a_slot_never_start_after_a_cancel() -> None:
     """C-45."""
     tool = GatedTool("tool", is_parallel=True)
     harness = await Harness.open(ScriptedModel([Step(calls("tool", 9))]), tools=[tool], settings=PATIENT)
@@ -240,7 +244,7 @@ async def test_parallel_calls_that_wait_for_a_place_never_begin_after_a_cancel()
 async def test_a_tool_that_suppresses_its_cancellation_does_not_save_its_run(
     is_parallel: bool, raises: bool, followed: tuple[Call, ...]
 ) -> None:
-    """C-45: what it answers is recorded; no tool and no request follow."""
+    """C-45: its result is stored; no tool and no request follow."""
     reached = asyncio.Event()
 
     async def act(_: ToolContext, __: dict[str, object]) -> ToolOutcome:
@@ -252,7 +256,7 @@ async def test_a_tool_that_suppresses_its_cancellation_does_not_save_its_run(
                 raise ToolError("stopped in the middle") from None
         return ToolOutcome("stopped in the middle")
 
-    after = answering("after")
+    after = fixed_tool("after")
     model = ScriptedModel([Step((Call("stubborn"), *followed)), DONE])
     harness = await Harness.open(
         model, tools=[SimpleTool("stubborn", act, is_parallel=is_parallel), after], settings=PATIENT
@@ -286,7 +290,7 @@ async def test_a_write_after_a_cancelled_call_has_no_effect(tmp_path: Path) -> N
 
 
 async def test_operations_of_a_tool_after_the_end_of_its_run_are_not_recorded() -> None:
-    """A tool that does not stop is left behind when the grace is over."""
+    """A tool that does not stop is abandoned at the end of the grace."""
     freed, kept = asyncio.Event(), asyncio.Event()
     outcome: list[str] = []
 
@@ -311,10 +315,10 @@ async def test_operations_of_a_tool_after_the_end_of_its_run_are_not_recorded() 
     await kept.wait()
     await harness.cancel()
     await harness.quiet()
-    told = len(harness.published.events)
+    published = len(harness.published.events)
     freed.set()
     await until(lambda: bool(outcome))
-    await let_others_run()
+    await run_other_tasks()
     assert outcome == ["TurnClosed"]
-    assert len(harness.published.events) == told
+    assert len(harness.published.events) == published
     await harness.assert_valid()

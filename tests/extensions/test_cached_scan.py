@@ -1,4 +1,4 @@
-"""Looks at the disk: shared, waited for only so long, and told only when something has changed."""
+"""Cached scans of the disk: shared, awaited for a limited time, and published only after a change."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,7 +12,7 @@ from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
 
 class Disk:
-    """What is there, and looks that a test lets end in any order. Threads are futures of the loop here."""
+    """A disk whose scans end in the order chosen by the test. Threads are futures of the loop here."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.holds = "first"
@@ -20,11 +20,11 @@ class Disk:
         self.looks: list[asyncio.Future[None]] = []
         self.is_broken = False
         self.clock = 0.0
-        self.watch = CachedScan(self.look, "nothing", self._changed)
+        self.watch = CachedScan(self.scan, "nothing", self._changed)
         patch.setattr(asyncio, "to_thread", self._threaded)
         patch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", self._time)
 
-    def look(self) -> str:
+    def scan(self) -> str:
         if self.is_broken:
             raise OSError("broken")
         return self.holds
@@ -44,19 +44,19 @@ class Disk:
         return seen
 
 
-def play(patch: pytest.MonkeyPatch, story: Callable[[Disk], Coroutine[Any, Any, None]]) -> None:
+def run_scenario(patch: pytest.MonkeyPatch, scenario: Callable[[Disk], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         disk = Disk(patch)
         try:
-            await story(disk)
+            await scenario(disk)
         finally:
             await disk.watch.close()
 
     in_virtual_time(main)
 
 
-def test_what_was_there_before_is_used_when_the_disk_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(disk: Disk) -> None:
+def test_previous_result_is_used_while_disk_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk) -> None:
         began = asyncio.get_running_loop().time()
         assert await disk.watch.rescan() == "nothing"
         assert asyncio.get_running_loop().time() - began == 1.0
@@ -65,11 +65,11 @@ def test_what_was_there_before_is_used_when_the_disk_is_slow(monkeypatch: pytest
         await elapse(0.01)
         assert (disk.watch.current, disk.changes, disk.watch.has_scanned) == ("first", 1, True)
 
-    play(monkeypatch, story)
+    run_scenario(monkeypatch, scenario)
 
 
-def test_only_what_is_new_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(disk: Disk) -> None:
+def test_only_changes_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk) -> None:
         for holds, changes in (("first", 1), ("first", 1), ("second", 2)):
             disk.holds = holds
             disk.watch.start()
@@ -78,26 +78,26 @@ def test_only_what_is_new_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             await elapse(0.01)
             assert (disk.watch.current, disk.changes) == (holds, changes)
 
-    play(monkeypatch, story)
+    run_scenario(monkeypatch, scenario)
 
 
-def test_an_older_look_does_not_take_back_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(disk: Disk) -> None:
+def test_older_scan_does_not_replace_newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk) -> None:
         disk.watch.start()
         await asyncio.sleep(0)
         disk.holds = "second"
         disk.watch.start()
         await asyncio.sleep(0)
-        for look in (1, 0):
-            disk.looks[look].set_result(None)
+        for scan in (1, 0):
+            disk.looks[scan].set_result(None)
             await elapse(0.01)
         assert (disk.watch.current, disk.changes) == ("second", 1)
 
-    play(monkeypatch, story)
+    run_scenario(monkeypatch, scenario)
 
 
-def test_looks_do_not_pile_up_on_a_disk_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(disk: Disk) -> None:
+def test_scans_do_not_accumulate_on_hanging_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk) -> None:
         for _ in range(9):
             disk.watch.start()
             await asyncio.sleep(0)
@@ -107,11 +107,11 @@ def test_looks_do_not_pile_up_on_a_disk_that_does_not_answer(monkeypatch: pytest
         disk.looks[3].set_result(None)
         assert await waiting == "first", "who comes later waits for the last of them"
 
-    play(monkeypatch, story)
+    run_scenario(monkeypatch, scenario)
 
 
-def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(disk: Disk) -> None:
+def test_failed_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk) -> None:
         disk.watch.start()
         await asyncio.sleep(0)
         disk.looks[0].set_result(None)
@@ -123,11 +123,11 @@ def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         await elapse(0.01)
         assert (disk.watch.current, disk.changes) == ("first", 1)
 
-    play(monkeypatch, story)
+    run_scenario(monkeypatch, scenario)
 
 
-def test_after_a_look_that_took_no_time_no_thread_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(disk: Disk) -> None:
+def test_fast_scan_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(disk: Disk) -> None:
         monkeypatch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", lambda: 0.0)
         looking = ScannedExtension(disk.watch)
         looking.start()
@@ -142,4 +142,4 @@ def test_after_a_look_that_took_no_time_no_thread_is_needed(monkeypatch: pytest.
         assert len(disk.looks) == 2
         assert list(looking.tools()) == []
 
-    play(monkeypatch, story)
+    run_scenario(monkeypatch, scenario)

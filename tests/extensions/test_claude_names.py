@@ -20,7 +20,7 @@ def test_tools(theirs: str, ours: str) -> None:
     ("ours", "theirs"),
     [("view", "Read"), ("multiedit", "MultiEdit"), ("agent", "Task"), ("mcp_git_log", "mcp__git__log")],
 )
-def test_their_tools(ours: str, theirs: str) -> None:
+def test_claude_tools(ours: str, theirs: str) -> None:
     assert claude_tool_name(ours) == theirs
 
 
@@ -42,7 +42,7 @@ def test_their_tools(ours: str, theirs: str) -> None:
     ],
 )
 def test_rules(theirs: str, ours: str) -> None:
-    """Of several readings the last one is the one of ours that stands beside it."""
+    """Of several readings the last one is our rule beside it."""
     *_, found = parse_rules(theirs, "allow")
     (expected,) = parse_rules(ours, "allow")
     assert msgspec.structs.replace(found, text="") == msgspec.structs.replace(expected, text="")

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from config.place import Place
-from engine.helpers import answering
+from config.settings_files import SettingsFiles
+from engine.helpers import fixed_tool
 from holdfast.config.credentials import Credentials
 from holdfast.config.trust import content_digest
 from holdfast.domain.events import LiveEvent, SkillsEvent
-from holdfast.domain.extensions import CommandNote
-from holdfast.domain.runs import Brief
+from holdfast.domain.extensions import CommandInfo
+from holdfast.domain.runs import PromptExpansion
 from holdfast.domain.tools import Tool
 from holdfast.extensions.agents import Agents
 from holdfast.extensions.base import Extension, ExtensionContext
@@ -27,8 +27,8 @@ class Site:
     """A workspace with files of the user and of the project."""
 
     def __init__(self, top: Path, settings: str = "") -> None:
-        self.place = Place(top)
-        self.place.user(settings)
+        self.place = SettingsFiles(top)
+        self.place.write_user(settings)
         self.published: list[LiveEvent] = []
         self.configuration = self.place.open()
         self.context = ExtensionContext(
@@ -70,7 +70,7 @@ class AllTools:
     """Stands for the tools of a run."""
 
     async def current(self) -> Sequence[Tool]:
-        return tuple(answering(name) for name in ("view", "grep", "bash", "write", "question"))
+        return tuple(fixed_tool(name) for name in ("view", "grep", "bash", "write", "question"))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def test_a_file_of_the_project_replaces_the_users_unless_it_is_broken(
         hidden, problems = len(found.hidden), len(found.problems)
     elif kind == "command":
         commands = site.commands()
-        assert await commands.expand("/thing") == Brief(expected, "thing")
+        assert await commands.expand("/thing") == PromptExpansion(expected, "thing")
         (note,) = await commands.list_all()
         assert note.source == expected
         hidden, problems = len(commands.current.hidden), len(commands.current.problems)
@@ -221,8 +221,8 @@ class Provider:
         self._name, self._text = name, text
         self.received: list[tuple[str, Mapping[str, str]]] = []
 
-    def commands(self) -> Sequence[CommandNote]:
-        return [CommandNote(self._name, "mcp", self._text)]
+    def commands(self) -> Sequence[CommandInfo]:
+        return [CommandInfo(self._name, "mcp", self._text)]
 
     async def expand(self, name: str, arguments: str, named: Mapping[str, str]) -> str | None:
         self.received.append((arguments, named))
@@ -351,7 +351,7 @@ class Part:
         self._calls.append(f"refresh {self._name}")
 
     def tools(self) -> Sequence[Tool]:
-        return (answering(self._name),)
+        return (fixed_tool(self._name),)
 
     def notes(self) -> Sequence[str]:
         return (f"note of {self._name}",)

@@ -1,4 +1,4 @@
-"""Front matter: what people write is understood, what nobody can mean is refused with its line."""
+"""Front matter: common spellings are accepted, ambiguous ones are refused with their line."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ LONG = "x" * 70_000
         ("a: 日本 ✓", {"a": "日本 ✓"}),
     ],
 )
-def test_what_people_write(written: str, means: dict[str, Value]) -> None:
+def test_accepted_spellings(written: str, means: dict[str, Value]) -> None:
     document = parse(f"---\n{written}\n---\nbody\n")
     assert (document.problem, document.fields, document.body) == (None, means, "body\n")
 
@@ -62,7 +62,7 @@ def test_what_people_write(written: str, means: dict[str, Value]) -> None:
         ("---\n" + "a1: b\n" * 1_001 + "---\n", 1),
     ],
 )
-def test_what_nobody_can_mean(written: str, line: int) -> None:
+def test_invalid_front_matter_is_reported_with_line(written: str, line: int) -> None:
     document = parse(written)
     if written == "a: b":
         assert (document.fields, document.body, document.problem) == ({}, "a: b", None)
@@ -71,7 +71,7 @@ def test_what_nobody_can_mean(written: str, line: int) -> None:
         assert (document.problem[0], document.fields) == (line, {})
 
 
-def test_lines_and_ends_of_lines() -> None:
+def test_line_numbers_and_line_endings() -> None:
     document = parse("\ufeff---\r\nname: x\r\n\r\nother: y\r\n---\r\nbody\r\n")
     assert document.fields == {"name": "x", "other": "y"}
     assert document.lines == {"name": 2, "other": 4}
@@ -93,6 +93,6 @@ def test_lists_of_texts(value: Value, means: tuple[str, ...]) -> None:
 
 
 @given(st.text(alphabet="ab:-# \n\t'\"[]{}|>,\\é", max_size=120))
-def test_nothing_makes_it_fail(text: str) -> None:
+def test_any_input_is_parsed(text: str) -> None:
     parse(f"---\n{text}\n---\nx")
     parse(text)

@@ -1,4 +1,4 @@
-"""The examples of `docs/extending.md` do what the page says."""
+"""The examples of `docs/extending.md` behave as documented."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from e2e.home import Home, written
 from e2e.tool_client import bash, tool_client
 from holdfast.domain.messages import text_of
 from holdfast.extensions.hooks.hook_process import HookResult, parse_output
-from server.helpers import prompt
+from server.helpers import send_prompt
 
 GUIDE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
 BLOCKS = [(found[1], found[2]) for found in re.finditer(r"^```(\w+)\n(.*?)^```", GUIDE, re.M | re.S)]
@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path / "home", monkeypatch)
 
 
-async def test_the_files_of_the_guide(home: Home) -> None:
+async def test_files_of_guide(home: Home) -> None:
     base = home.path / ".config/holdfast"
     written(base / "skills/release-notes/SKILL.md", SKILL)
     written(base / "commands/review.md", COMMAND)
@@ -38,17 +38,17 @@ async def test_the_files_of_the_guide(home: Home) -> None:
         assert len(health.findings) == 4
         session = await one.session()
         for line in ("/review src", "/release-notes since v2", "@critic look"):
-            await one.end(await prompt(one.client, one.workspace, session, line))
+            await one.run_end(await send_prompt(one.client, one.workspace, session, line))
         review, notes, critic = (text_of(request.messages[-1]) for request in one.model.requests)
         assert "the changes in src that" in review
         assert "Group them by what a user notices" in notes
         assert "critic" in critic.partition("\n")[2]
-        refused, done = await one.do(bash("echo git push"), bash("echo hello"), session=session)
+        refused, done = await one.call_tools_and_wait(bash("echo git push"), bash("echo hello"), session=session)
         assert (refused.content, refused.is_error) == ("I push myself.", True)
         assert "hello" in done.content
 
 
-def test_the_words_of_hooks() -> None:
+def test_hook_examples_of_guide() -> None:
     assert parse_output("PreToolUse", 0, CRUSH, "") == HookResult(
         "deny", reason="Use make instead.", context="The build takes a minute."
     )

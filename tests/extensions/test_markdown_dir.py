@@ -1,4 +1,4 @@
-"""Looks at the disk: they end, whatever stands there, and read again only what has changed."""
+"""Scans of Markdown directories: they terminate for any content, and read only changed files again."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_directories_are_namespaces(tmp_path: Path) -> None:
     assert set(taken(SearchPath(str(tmp_path), "user"))) == {"a", "git:b", "git:deep:c"}
 
 
-def test_only_what_has_changed_is_read_again(tmp_path: Path) -> None:
+def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
     read: list[str] = []
 
     def reading(file: MarkdownFile) -> bytes:
@@ -48,8 +48,8 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path) -> None:
     assert read == ["a", "b", "b"]
 
 
-def test_hostile_directories_end(tmp_path: Path) -> None:
-    """Links in circles, a pipe, a directory called like a file, a file too large, a link that leads nowhere."""
+def test_scan_of_hostile_directory_terminates(tmp_path: Path) -> None:
+    """Symlink cycles, a pipe, a directory with the name of a file, a file above the limit, a dangling symlink."""
     place = tmp_path / "commands"
     place.mkdir()
     (place / "loop").symlink_to(place)
@@ -69,8 +69,8 @@ def test_hostile_directories_end(tmp_path: Path) -> None:
     assert {name for name, file in found.items() if file.error} == {"self", "gone", "pipe", "large"}
 
 
-def test_a_projects_links_do_not_lead_out_of_it(tmp_path: Path) -> None:
-    """They would give files of the user's to a model."""
+def test_project_symlinks_do_not_leave_project(tmp_path: Path) -> None:
+    """They would give the user's files to a model."""
     secret = tmp_path / "secret.md"
     secret.write_text("a key")
     project = tmp_path / "project"
@@ -117,8 +117,8 @@ def test_a_flood_of_words_is_bounded(tmp_path: Path) -> None:
     assert 60 < sum(not file.error for file in found.values()) < 70
 
 
-def test_where_people_keep_things(tmp_path: Path) -> None:
-    """The project's above the user's, the directory's above the repository's, our own names last."""
+def test_directory_precedence(tmp_path: Path) -> None:
+    """Project before user, directory before repository, own names last."""
     home, project = tmp_path / "home", tmp_path / "repo/sub"
     project.mkdir(parents=True)
     (tmp_path / "repo/.git").mkdir()
@@ -150,7 +150,7 @@ def test_where_people_keep_things(tmp_path: Path) -> None:
     assert [file.owner for file in files] == ["user", *["project"] * 4]
 
 
-def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
+def test_project_in_home_directory_belongs_to_user(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path)}
     places = locate_settings(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
     for folders in (claude_settings_files(places, environment), agent_directories(places, environment)):

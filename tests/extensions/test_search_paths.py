@@ -1,4 +1,4 @@
-"""Where extensions are looked for: every directory, in order, with its owner, its dialect and its bound."""
+"""Search paths of extensions: every directory, in order, with its owner, its dialect and its bound."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ Rows = list[tuple[str, str, str, str]]
 
 @pytest.fixture
 def places(tmp_path: Path) -> SettingsLocations:
-    """A directory below the top of its repository."""
+    """A directory below the root of its repository."""
     (tmp_path / "repo/.git").mkdir(parents=True)
     (tmp_path / "repo/below").mkdir()
     return locate_settings(
@@ -27,7 +27,7 @@ def places(tmp_path: Path) -> SettingsLocations:
 
 
 def rows(folders: tuple[SearchPath, ...], top: Path) -> Rows:
-    """With the names of directories instead of their places."""
+    """Return rows with directory names instead of full paths."""
     found: Rows = []
     for folder in folders:
         path = folder.path.replace(str(top), "")
@@ -61,7 +61,7 @@ def test_agents(places: SettingsLocations, tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_settings_of_claude_code(places: SettingsLocations, tmp_path: Path) -> None:
+def test_claude_code_settings_files(places: SettingsLocations, tmp_path: Path) -> None:
     assert rows(claude_settings_files(places, {"HOME": str(tmp_path / "home")}), tmp_path) == [
         ("/home/.claude/settings.json", "user", "claude", ""),
         ("/repo/.claude/settings.json", "project", "claude", "/repo"),
@@ -103,18 +103,18 @@ def test_skills(places: SettingsLocations, tmp_path: Path) -> None:
         ("CLAUDE_CONFIG_DIR", "{top}/claude", "/claude/commands"),
     ],
 )
-def test_variables_move_them(places: SettingsLocations, tmp_path: Path, name: str, value: str, path: str) -> None:
+def test_variables_change_paths(places: SettingsLocations, tmp_path: Path, name: str, value: str, path: str) -> None:
     environment = {"HOME": str(tmp_path / "home"), name: value.format(top=tmp_path)}
     assert path in [row[0] for row in rows(command_directories(places, environment), tmp_path)]
 
 
-def test_the_directory_of_crush_can_be_named(places: SettingsLocations, tmp_path: Path) -> None:
+def test_crush_directory_can_be_configured(places: SettingsLocations, tmp_path: Path) -> None:
     found = skill_directories(places, {"HOME": str(tmp_path / "home"), "CRUSH_SKILLS_DIR": "/named"})
     assert found[1].path == "/named"
 
 
-def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
-    """What stands in both roles needs no trust."""
+def test_project_in_home_directory_belongs_to_user(tmp_path: Path) -> None:
+    """A directory in both roles needs no trust."""
     environment = {"HOME": str(tmp_path)}
     places = locate_settings(str(tmp_path), environment, data_dir=str(tmp_path / "data"))
     owners = {folder.path: folder.owner for folder in claude_settings_files(places, environment)}
@@ -122,7 +122,7 @@ def test_in_the_home_directory_they_are_the_users(tmp_path: Path) -> None:
     assert owners[str(tmp_path / ".claude/settings.local.json")] == "project"
 
 
-def test_a_directory_that_is_the_top_is_looked_at_once(tmp_path: Path) -> None:
+def test_directory_equal_to_root_is_listed_once(tmp_path: Path) -> None:
     (tmp_path / "repo/.git").mkdir(parents=True)
     environment = {"HOME": str(tmp_path / "home")}
     places = locate_settings(str(tmp_path / "repo"), environment, data_dir=str(tmp_path / "data"))

@@ -1,4 +1,4 @@
-"""What of a project's files needs trust, and what becomes of it."""
+"""Parts of project files that need trust, and their effect."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ HOOKS = {"hooks": {"PreToolUse": [{"matcher": "", "hooks": [{"type": "command", 
 
 
 class Project:
-    """One with a file of each kind, and the same files at the user's."""
+    """A project with a file of each kind, and the same files for the user."""
 
     def __init__(self, root: Path) -> None:
         self.home, self.path = root / "home", root / "project"
@@ -39,7 +39,7 @@ class Project:
         return {file.path: file.entries for file in find_trustable_files(self.places, self.environment)}
 
 
-def test_only_a_project_s_files_and_only_what_widens(tmp_path: Path) -> None:
+def test_only_project_files_that_widen_permissions_need_trust(tmp_path: Path) -> None:
     project = Project(tmp_path)
     claude = project.path / ".claude"
     assert project.files() == {
@@ -53,7 +53,7 @@ def test_only_a_project_s_files_and_only_what_widens(tmp_path: Path) -> None:
     assert str(claude / "settings.json") not in project.files()
 
 
-def test_trust_is_taken_back_from_the_file_that_changed(tmp_path: Path) -> None:
+def test_changed_file_loses_trust(tmp_path: Path) -> None:
     project = Project(tmp_path)
     written(project.path / "holdfast.toml", "[env]", "A = '1'")
     configuration = Configuration(project.places, project.environment)
@@ -74,7 +74,7 @@ def test_trust_is_taken_back_from_the_file_that_changed(tmp_path: Path) -> None:
     assert not configuration.snapshot().project.is_trusted
 
 
-def test_a_store_that_cannot_be_read_trusts_no_file(tmp_path: Path) -> None:
+def test_unreadable_trust_store_trusts_no_file(tmp_path: Path) -> None:
     store = TrustStore(str(tmp_path / "trust.json"))
     store.trust_files({"/a": "d"}, at=1.0)
     assert store.is_file_trusted("/a", "d")
@@ -87,7 +87,7 @@ def test_a_store_that_cannot_be_read_trusts_no_file(tmp_path: Path) -> None:
     assert not store.is_file_trusted("/a", "d")
 
 
-def test_an_older_store_is_understood(tmp_path: Path) -> None:
+def test_older_trust_store_is_read(tmp_path: Path) -> None:
     (tmp_path / "trust.json").write_text('{"projects": {"/p": {"digest": "d", "at": 1.0}}}')
     store = TrustStore(str(tmp_path / "trust.json"))
     assert store.is_trusted("/p", "d")

@@ -51,7 +51,7 @@ def test_a_piece_that_looks_like_one_event_continues_the_previous_one() -> None:
 def test_frames_split_anywhere_have_the_same_events(
     bodies: list[tuple[bytes, int | None]], data: st.DataObject
 ) -> None:
-    """R6: a stream that is cut anywhere gives the same events."""
+    """R6: a stream that is split anywhere yields the same events."""
     wire = b"".join(
         frame(body, number) + data.draw(st.sampled_from([b"", HEARTBEAT, QUIET_HEARTBEAT])) for body, number in bodies
     )

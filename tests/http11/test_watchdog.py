@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.http11.connection import RequestWatchdog
+from holdfast.http11.client_connection import RequestWatchdog
 from holdfast.testing.seeded_loop import in_virtual_time
 
 
 async def pass_time(seconds: float) -> None:
-    """Of the virtual clock: nobody waits."""
+    """Let this much virtual time pass."""
     await asyncio.sleep(seconds)
 
 
-class Held:
-    """A connection that counts how often it was hung up."""
+class AbortCounter:
+    """A connection that counts its aborts."""
 
     def __init__(self) -> None:
         self.has_unread = False
@@ -25,44 +25,44 @@ class Held:
         self.ends += 1
 
 
-Act = Callable[[RequestWatchdog, Held], object]
+Act = Callable[[RequestWatchdog, AbortCounter], object]
 
 
-def unread(_: RequestWatchdog, held: Held) -> None:
+def unread(_: RequestWatchdog, held: AbortCounter) -> None:
     held.has_unread = True
 
 
-def read(_: RequestWatchdog, held: Held) -> None:
+def read(_: RequestWatchdog, held: AbortCounter) -> None:
     held.has_unread = False
 
 
-def touch(watch: RequestWatchdog, _: Held) -> None:
+def touch(watch: RequestWatchdog, _: AbortCounter) -> None:
     watch.touch()
 
 
-def note(watch: RequestWatchdog, _: Held) -> None:
-    """Something came that is no piece of the answer: a head."""
+def note(watch: RequestWatchdog, _: AbortCounter) -> None:
+    """Receive something other than a piece of the body: a head."""
     watch.last = asyncio.get_running_loop().time()
 
 
-def finish(watch: RequestWatchdog, _: Held) -> None:
+def finish(watch: RequestWatchdog, _: AbortCounter) -> None:
     watch.finish()
 
 
-def abort(watch: RequestWatchdog, _: Held) -> None:
+def abort(watch: RequestWatchdog, _: AbortCounter) -> None:
     watch.abort()
 
 
 NEVER = -1.0
 ROWS: dict[str, tuple[float, float, tuple[tuple[float, Act], ...], float]] = {
-    "nothing ever comes": (10, 3, (), 10),
+    "nothing is ever received": (10, 3, (), 10),
     "the first piece may take less than the others": (3, 10, (), 3),
     "a head counts, but does not begin the answer": (10, 3, ((4, note),), 14),
     "a piece begins the answer": (10, 3, ((4, touch),), 7),
     "a piece at once": (10, 3, ((0, touch),), 3),
     "pieces just in time": (10, 3, ((4, touch), (6.9, touch), (9.8, touch)), 12.8),
-    "what nobody has taken is no silence": (10, 3, ((1, touch), (2, unread), (9, read)), 10),
-    "silence after all was taken": (10, 3, ((1, touch), (1.5, unread), (2, read)), 4),
+    "unread data is not a stall": (10, 3, ((1, touch), (2, unread), (9, read)), 10),
+    "stall after all data was read": (10, 3, ((1, touch), (1.5, unread), (2, read)), 4),
     "finished before": (10, 3, ((9, finish),), NEVER),
     "finished after a piece": (10, 3, ((1, touch), (3.9, finish)), NEVER),
     "hung up before": (10, 3, ((9, abort),), NEVER),
@@ -70,13 +70,13 @@ ROWS: dict[str, tuple[float, float, tuple[tuple[float, Act], ...], float]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_when_silence_is_noticed(name: str) -> None:
+def test_time_of_a_detected_stall(name: str) -> None:
     first, between, acts, expected = ROWS[name]
 
     async def main() -> tuple[float, bool, int]:
         loop = asyncio.get_running_loop()
         stalled: list[float] = []
-        watch, held = RequestWatchdog(first, between), Held()
+        watch, held = RequestWatchdog(first, between), AbortCounter()
         watch.register(held)
         watch.start(lambda: stalled.append(loop.time()))
         for at, act in acts:
@@ -86,14 +86,14 @@ def test_when_silence_is_noticed(name: str) -> None:
         return (stalled or [NEVER])[0], watch.has_stalled, held.ends
 
     at, has_stalled, ends = in_virtual_time(main)
-    # It looks at most once in the shorter patience after something was left unread.
-    assert at == pytest.approx(expected, abs=3 if "taken" in name else 1e-6)
+    # It checks at most once per shorter timeout after data was left unread.
+    assert at == pytest.approx(expected, abs=3 if "data" in name else 1e-6)
     assert has_stalled == (expected != NEVER)
     assert ends == (0 if "finished" in name else 1)
 
 
-def test_it_counts_from_its_start() -> None:
-    """Not from when it was made: importing a library takes seconds."""
+def test_timeout_counts_from_the_start() -> None:
+    """Not from construction: importing a library takes seconds."""
 
     async def main() -> float:
         stalled: list[float] = []
@@ -106,9 +106,9 @@ def test_it_counts_from_its_start() -> None:
     assert in_virtual_time(main) == 18
 
 
-def test_a_stall_without_anybody_to_tell_hangs_up_all_the_same() -> None:
+def test_stall_without_a_callback_aborts_the_connection() -> None:
     async def main() -> tuple[bool, int, bool]:
-        watch, held = RequestWatchdog(10, 3), Held()
+        watch, held = RequestWatchdog(10, 3), AbortCounter()
         watch.start()
         watch.register(held)
         await pass_time(10)
@@ -121,7 +121,7 @@ def test_a_connection_registered_after_the_end_is_closed_at_once() -> None:
     async def main() -> list[int]:
         ends: list[int] = []
         for end in (finish, abort):
-            watch, first, late, released = RequestWatchdog(10, 3), Held(), Held(), Held()
+            watch, first, late, released = RequestWatchdog(10, 3), AbortCounter(), AbortCounter(), AbortCounter()
             watch.register(first)
             watch.register(released)
             watch.unregister(released)
@@ -138,7 +138,7 @@ def test_a_connection_registered_after_the_end_is_closed_at_once() -> None:
 
 def test_every_registered_connection_is_aborted_once() -> None:
     async def main() -> list[int]:
-        watch, held = RequestWatchdog(10, 3), [Held(), Held()]
+        watch, held = RequestWatchdog(10, 3), [AbortCounter(), AbortCounter()]
         for item in held:
             watch.register(item)
         watch.start()
@@ -149,7 +149,7 @@ def test_every_registered_connection_is_aborted_once() -> None:
     assert in_virtual_time(main) == [1, 1]
 
 
-def test_patience_and_its_reason() -> None:
+def test_timeout_and_its_reason() -> None:
     async def main() -> list[tuple[float, bool]]:
         watch = RequestWatchdog(10, 3)
         seen = [(watch.timeout, watch.has_begun)]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from model_server.script import Act, Ask, Item, Redact, Reply, Say, Think, event, finish_of
+from model_server.script import Act, CallTool, Item, Redact, Reply, Say, Think, event, finish_of
 
 __all__ = ["items"]
 
@@ -60,7 +60,7 @@ def _block(act: Act, index: int) -> Iterator[bytes]:
                 deltas.append({"type": "signature_delta", "signature": signature})
         case Redact(data=data):
             block = {"type": "redacted_thinking", "data": data}
-        case Ask(id=id, name=name, pieces=pieces):
+        case CallTool(id=id, name=name, pieces=pieces):
             block = {"type": "tool_use", "id": id, "name": name, "input": {}}
             deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
         case _:

@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from model_server.script import Act, Ask, Item, Redact, Reply, Say, Think, encoded, finish_of
+from model_server.script import Act, CallTool, Item, Redact, Reply, Say, Think, encoded, finish_of
 
-__all__ = ["framed", "items"]
+__all__ = ["event_message", "items"]
 
 _REASONS = {
     "stop": "end_turn",
@@ -19,8 +19,8 @@ _REASONS = {
 }
 
 
-def framed(name: str, payload: dict[str, Any], kind: str = "event") -> bytes:
-    """One message; `kind` is "event" or "exception"."""
+def event_message(name: str, payload: dict[str, Any], kind: str = "event") -> bytes:
+    """Encode one message; `kind` is "event" or "exception"."""
     named = ((":message-type", kind), (f":{kind}-type", name), (":content-type", "application/json"))
     headers = b"".join(
         bytes([len(key)]) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
@@ -33,7 +33,7 @@ def framed(name: str, payload: dict[str, Any], kind: str = "event") -> bytes:
 
 
 def items(reply: Reply) -> Iterator[Item]:
-    yield framed("messageStart", {"role": "assistant"})
+    yield event_message("messageStart", {"role": "assistant"})
     index = 0
     for act in reply.acts:
         if callable(act):
@@ -41,7 +41,7 @@ def items(reply: Reply) -> Iterator[Item]:
             continue
         yield from _block(act, index)
         index += 1
-    yield framed("messageStop", {"stopReason": _REASONS[finish_of(reply)]})
+    yield event_message("messageStop", {"stopReason": _REASONS[finish_of(reply)]})
     usage = reply.usage
     if usage.is_reported:
         counts = {
@@ -51,11 +51,11 @@ def items(reply: Reply) -> Iterator[Item]:
             "cacheReadInputTokens": usage.cache_read_tokens,
             "cacheWriteInputTokens": usage.cache_write_tokens,
         }
-        yield framed("metadata", {"usage": counts, "metrics": {"latencyMs": 1}})
+        yield event_message("metadata", {"usage": counts, "metrics": {"latencyMs": 1}})
 
 
 def _block(act: Act, index: int) -> Iterator[bytes]:
-    """Only calls are announced; the other blocks begin with what is in them."""
+    """Only calls are announced; other blocks start with their content."""
     place = {"contentBlockIndex": index}
     deltas: list[dict[str, Any]] = []
     match act:
@@ -67,11 +67,11 @@ def _block(act: Act, index: int) -> Iterator[bytes]:
                 deltas.append({"reasoningContent": {"signature": signature}})
         case Redact(data=data):
             deltas = [{"reasoningContent": {"redactedContent": base64.b64encode(data.encode()).decode()}}]
-        case Ask(id=id, name=name, pieces=pieces):
-            yield framed("contentBlockStart", place | {"start": {"toolUse": {"toolUseId": id, "name": name}}})
+        case CallTool(id=id, name=name, pieces=pieces):
+            yield event_message("contentBlockStart", place | {"start": {"toolUse": {"toolUseId": id, "name": name}}})
             deltas = [{"toolUse": {"input": piece}} for piece in pieces]
         case _:
             return
     for delta in deltas:
-        yield framed("contentBlockDelta", place | {"delta": delta})
-    yield framed("contentBlockStop", place)
+        yield event_message("contentBlockDelta", place | {"delta": delta})
+    yield event_message("contentBlockStop", place)

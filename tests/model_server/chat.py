@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from model_server.script import Ask, Item, Redact, Reply, Say, Think, event, finish_of
+from model_server.script import CallTool, Item, Redact, Reply, Say, Think, event, finish_of
 
 __all__ = ["items"]
 
@@ -27,7 +27,7 @@ def items(reply: Reply) -> Iterator[Item]:
                 yield _detail({"type": "reasoning.text", "text": "", "signature": signature})
             case Redact(data=data):
                 yield _detail({"type": "reasoning.encrypted", "data": data})
-            case Ask():
+            case CallTool():
                 yield from _call(act, calls)
                 calls += 1
             case _:
@@ -42,7 +42,7 @@ def _detail(detail: dict[str, Any]) -> bytes:
     return _chunk({"reasoning": detail.get("text", ""), "reasoning_details": [detail | {"index": 0}]})
 
 
-def _call(act: Ask, index: int) -> Iterator[bytes]:
+def _call(act: CallTool, index: int) -> Iterator[bytes]:
     function = {"name": act.name, "arguments": ""}
     yield _chunk({"tool_calls": [{"index": index, "id": act.id, "type": "function", "function": function}]})
     for piece in act.pieces:

@@ -1,4 +1,4 @@
-"""How servers list their models: `/v1/models`, Ollama's `/api/tags` and `/api/show`, LM Studio's `/api/v0/models`."""
+"""Model lists of servers: `/v1/models`, Ollama's `/api/tags` and `/api/show`, LM Studio's `/api/v0/models`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-__all__ = ["answer_about_models"]
+__all__ = ["model_list_response"]
 
 
-def answer_about_models(path: str, body: bytes, models: Mapping[str, int]) -> bytes | None:
-    """The body of the answer; None for a path, or a model, that there is not."""
+def model_list_response(path: str, body: bytes, models: Mapping[str, int]) -> bytes | None:
+    """Return the body of the response; None for an unknown path or model."""
     answer: dict[str, Any] | None = None
     match urlsplit(path).path:
         case "/v1/models" | "/models":
@@ -21,8 +21,8 @@ def answer_about_models(path: str, body: bytes, models: Mapping[str, int]) -> by
             listed = [{"id": name, "type": "llm", "max_context_length": size} for name, size in models.items()]
             answer = {"object": "list", "data": listed}
         case "/api/show":
-            asked = msgspec.json.decode(body or b"{}")
-            size = models.get(asked.get("model") or asked.get("name") or "")
+            request = msgspec.json.decode(body or b"{}")
+            size = models.get(request.get("model") or request.get("name") or "")
             if size is not None:
                 about = {"general.architecture": "llama", "llama.context_length": size}
                 answer = {"model_info": about, "capabilities": ["completion", "tools"], "parameters": ""}

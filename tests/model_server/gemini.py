@@ -1,10 +1,10 @@
-"""Gemini's streamGenerateContent wire. It has no redacted blocks, and tool calls come whole."""
+"""Gemini's streamGenerateContent wire. It has no redacted blocks, and tool calls are sent in one piece."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from model_server.script import Ask, Item, Reply, Say, Think, event, finish_of
+from model_server.script import CallTool, Item, Reply, Say, Think, event, finish_of
 
 __all__ = ["items"]
 
@@ -30,10 +30,10 @@ def items(reply: Reply) -> Iterator[Item]:
                 for piece in pieces:
                     yield _chunk([_signed({"text": piece}, signature)])
                     signature = ""
-            case Think(pieces=pieces, signature=said):
+            case Think(pieces=pieces, signature=given):
                 yield from (_chunk([{"text": piece, "thought": True}]) for piece in pieces)
-                signature = said
-            case Ask(id=id, name=name, pieces=pieces):
+                signature = given
+            case CallTool(id=id, name=name, pieces=pieces):
                 arguments = json.loads("".join(pieces) or "{}")
                 call = {"functionCall": {"id": id, "name": name, "args": arguments}}
                 yield _chunk([_signed(call, signature)])

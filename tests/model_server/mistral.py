@@ -1,12 +1,12 @@
-"""Mistral's chat wire. Thoughts are a kind of content, calls come whole, and the last piece has all that is left.
+"""Mistral's chat wire. Reasoning is a kind of content, calls are sent in one piece, and the last piece has the rest.
 
-It has no redacted blocks, and no word for an answer that was held back.
+It has no redacted blocks, and no finish reason for a filtered response.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from model_server.script import Ask, Item, Redact, Reply, Say, Think, event, finish_of
+from model_server.script import CallTool, Item, Redact, Reply, Say, Think, event, finish_of
 
 __all__ = ["items"]
 
@@ -29,10 +29,10 @@ def items(reply: Reply) -> Iterator[Item]:
                 yield from (_chunk({"content": _text(piece) if has_thought else piece}) for piece in pieces)
             case Think(pieces=pieces, signature=signature):
                 has_thought = True
-                yield from (_chunk({"content": [_thought(_text(piece))]}) for piece in pieces)
+                yield from (_chunk({"content": [_reasoning(_text(piece))]}) for piece in pieces)
                 if signature:
-                    yield _chunk({"content": [_thought([], signature=signature, closed=True)]})
-            case Ask(id=id, name=name, pieces=pieces):
+                    yield _chunk({"content": [_reasoning([], signature=signature, closed=True)]})
+            case CallTool(id=id, name=name, pieces=pieces):
                 function = {"name": name, "arguments": "".join(pieces)}
                 calls.append({"id": id, "function": function, "index": len(calls)})
             case Redact():
@@ -48,7 +48,7 @@ def _text(text: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text}]
 
 
-def _thought(thinking: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+def _reasoning(thinking: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"type": "thinking", "thinking": thinking, **fields}
 
 

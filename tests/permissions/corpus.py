@@ -1,6 +1,6 @@
-"""The corpus of shell lines: `corpus.txt`, one line each, under headings, with what the defaults say of it.
+"""The corpus of shell lines: `corpus.txt`, one per line, under headings, with the decision of the default rules.
 
-`allow!` and `ask!` lines are written with Python's escapes, for newlines and characters nobody can see.
+`allow!` and `ask!` lines use Python's escapes, for newlines and invisible characters.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ def _read() -> list[Expected]:
 
 
 def read_tables(name: str) -> dict[str, tuple[str, ...]]:
-    """Shell lines under headings. A line behind `! ` is written with Python's escapes."""
+    """Read shell lines under headings. A line after `! ` uses Python's escapes."""
     found: dict[str, tuple[str, ...]] = {}
     heading = ""
     for raw in (Path(__file__).parent / name).read_text("utf-8").splitlines():

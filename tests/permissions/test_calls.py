@@ -1,4 +1,4 @@
-"""Calls that run no command: files, addresses, resources of MCP servers. Each row is decided by one clause."""
+"""Tool calls that run no command: files, addresses, resources of MCP servers. Each row is decided by one clause."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from permissions.disk import outcome, rules_of
+from permissions.fake_disk import rules_of, summary_of
 
 OUT = "https://example.org/a"
 
@@ -39,7 +39,7 @@ RESOURCE = tool("read_mcp_resource", "read", mcp_name="m", uri="a://b")
 LISTED = tool("list_mcp_resources", "list", mcp_name="m")
 NONE: dict[str, tuple[str, ...]] = {}
 ROWS: tuple[tuple[dict[str, tuple[str, ...]], Permit, str], ...] = (
-    # Looking is allowed inside, as written and as resolved; everything else asks.
+    # Reading is allowed inside the workspace, as written and as resolved; everything else asks.
     (NONE, view("/w/a"), "allow"),
     (NONE, view("a"), "allow"),
     (NONE, view("/w"), "allow"),
@@ -70,11 +70,11 @@ ROWS: tuple[tuple[dict[str, tuple[str, ...]], Permit, str], ...] = (
     (NONE, Permit("fetch", "read", "/w", "", {"url": OUT}), "ask"),
     (NONE, download(OUT, "/w/a"), f"ask => download:download({OUT}) to /w/a"),
     (NONE, download(OUT, "/w/a b)"), f'ask => download:download({OUT}) to "/w/a b\\u0029"'),
-    # What is agreed needs no rule, unless one forbids or asks.
+    # An agreed call needs no rule, unless one denies it or asks.
     (NONE, tool("mcp_m_t", is_agreed=True), "allow"),
     ({"ask": ("mcp_m_t",)}, tool("mcp_m_t", is_agreed=True), "ask"),
     ({"deny": ("mcp_m_t",)}, tool("mcp_m_t", is_agreed=True), "deny"),
-    # The strictest wins, wherever it stands.
+    # The strictest rule wins, whatever its position.
     ({"allow": ("write",), "ask": ("write",), "deny": ("write",)}, write("/w/a"), "deny"),
     ({"allow": ("write",), "ask": ("write",)}, write("/w/a"), "ask"),
     ({"allowed_tools": ("write",)}, write("/w/a"), "allow"),
@@ -90,7 +90,7 @@ ROWS: tuple[tuple[dict[str, tuple[str, ...]], Permit, str], ...] = (
     ({"allow": ("mcp_m_t:read",)}, tool("mcp_m_t"), "ask => mcp_m_t:execute"),
     ({"deny": ("view:read",)}, view("/w/a"), "deny"),
     ({"deny": ("*:write",)}, view("/w/a"), "allow"),
-    # Paths: a rule that forbids fits as written or as resolved, one that allows must fit both ways.
+    # Paths: a deny rule matches as written or as resolved, an allow rule must match both.
     ({"deny": ("write(keep/**)",)}, write("/w/keep/f"), "deny"),
     ({"deny": ("write(keep/**)",)}, write("way/f"), "deny"),
     ({"deny": ("write(way/**)",)}, write("way/f"), "deny"),
@@ -159,7 +159,7 @@ ROWS: tuple[tuple[dict[str, tuple[str, ...]], Permit, str], ...] = (
     ({"allow": (f"download({OUT})",)}, download(OUT, "/w/a"), "allow"),
     ({"allow": (f"download({OUT}) to /w/a",)}, download(OUT, "/w/a"), "allow"),
     ({"allow": (f"download({OUT}) to /w/a",)}, download(OUT, "/w/b"), f"ask => download:download({OUT}) to /w/b"),
-    # A rule with parameters is for exactly these.
+    # A rule with parameters applies to exactly these.
     ({"allow": ('read_mcp_resource:read with {"uri": "a://b", "mcp_name": "m"}',)}, RESOURCE, "allow"),
     (
         {"allow": ('read_mcp_resource:read with {"uri": "a://c", "mcp_name": "m"}',)},
@@ -180,5 +180,5 @@ ROWS: tuple[tuple[dict[str, tuple[str, ...]], Permit, str], ...] = (
 
 
 @pytest.mark.parametrize(("lists", "permit", "expected"), ROWS)
-def test_calls(lists: dict[str, tuple[str, ...]], permit: Permit, expected: str) -> None:
-    assert outcome(rules_of(PermissionSettings(**lists)).judge(permit)) == expected
+def test_decision_for_each_call(lists: dict[str, tuple[str, ...]], permit: Permit, expected: str) -> None:
+    assert summary_of(rules_of(PermissionSettings(**lists)).judge(permit)) == expected

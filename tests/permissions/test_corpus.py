@@ -1,4 +1,4 @@
-"""A thousand shell lines, and what the defaults say of each."""
+"""A thousand shell lines, and the decision of the default rules for each."""
 
 import posixpath
 
@@ -14,7 +14,7 @@ THEMES = list(dict.fromkeys(item.theme for item in LINES))
 
 
 def real(path: str) -> str:
-    """One link of the corpus leads out of the workspace."""
+    """Resolve the one link of the corpus that leads out of the workspace."""
     return "/etc/passwd" if path.endswith("link-to-outside") else posixpath.normpath(path)
 
 
@@ -23,7 +23,7 @@ def bash(line: str, path: str = "/w") -> Permit:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_every_line_is_judged_as_expected(theme: str) -> None:
+def test_every_line_has_the_expected_decision(theme: str) -> None:
     rules = RuleSet(PermissionSettings(), "/w", real=real)
     wrong = []
     for item in LINES:
@@ -41,7 +41,7 @@ def test_the_corpus_is_large_and_has_no_line_twice() -> None:
     assert all(sum(item.decision == decision for item in LINES) >= 200 for decision in ("allow", "ask"))
 
 
-def test_whoever_asks_says_why_and_what_always_would_save() -> None:
+def test_approval_states_its_reason_and_the_rule_to_save() -> None:
     """No rule is offered where the directory, a program or a redirected file is only known while the line runs."""
     rules = RuleSet(PermissionSettings(), "/w", real=real)
     verdicts = {item.line: rules.judge(bash(item.line)) for item in LINES}
@@ -52,8 +52,8 @@ def test_whoever_asks_says_why_and_what_always_would_save() -> None:
         assert rules.judge(bash(line)).saves, line
 
 
-def test_what_always_saves_lets_the_same_line_through_and_nothing_else() -> None:
-    """C-60 for rules that are kept: an asked line, allowed always, allows itself and no other command."""
+def test_saved_rule_allows_the_same_line_and_no_other() -> None:
+    """C-60 for saved rules: "always allow" for a line allows that line and no other command."""
     before = RuleSet(PermissionSettings(), "/w", real=real)
     offered = {item.line: before.judge(bash(item.line)).saves for item in LINES if item.decision == "ask"}
     saves = {line: rules for line, rules in offered.items() if rules}
@@ -68,7 +68,7 @@ def test_what_always_saves_lets_the_same_line_through_and_nothing_else() -> None
 
 
 @pytest.mark.parametrize("size", [200, 20_000])
-def test_long_and_deep_lines_are_judged_all_the_same(size: int) -> None:
+def test_long_and_deeply_nested_lines_are_decided(size: int) -> None:
     rules = RuleSet(PermissionSettings(), "/w", real=real)
     for line in ("(" * size, "ls;" * size, "$(" * size, '"' * size, "ls " + "a" * size, "{ " * size, "ls | " * size):
         assert rules.judge(bash(line)).decision in ("allow", "ask")
@@ -79,7 +79,7 @@ def test_invisible_characters_make_a_line_uncertain() -> None:
         assert parse(line).uncertainties == ("it contains invisible characters",)
 
 
-def test_of_what_is_not_understood_the_commands_are_still_named() -> None:
+def test_commands_of_unparsed_lines_are_still_named() -> None:
     for line in (
         "for f in *; do rm $f; done",
         "echo $(rm x)",

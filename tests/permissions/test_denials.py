@@ -1,4 +1,4 @@
-"""Deny rules hold, also where approvals are skipped: spellings of a program, writes to a file, links to programs."""
+"""Deny rules apply even where approvals are skipped: spellings of a program, writes to a file, links to programs."""
 
 import os
 import random
@@ -12,12 +12,12 @@ from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import BadRule, RuleSet
 from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
 from permissions.corpus import read_tables
-from trials.command_spellings import SpellingStage, damaged_line, spell_program, spell_write
+from trials.command_spellings import SpellingProject, damaged_line, spell_program, spell_write
 
 DENY = ("bash(touch *)", "bash(git push *)", "write(keep/**)", "view(keep/**)")
 TABLES = read_tables("denied.txt")
 WRITES = TABLES.pop("writes")
-NOT_HELD = TABLES.pop("not held")
+NOT_AFFECTED = TABLES.pop("not held")
 CLASSES = {
     **TABLES,
     "long lines": (f"touch x #{'x' * 9_000}", f": {'x' * 9_000}; touch x", "(" * 100 + "touch x" + ")" * 100),
@@ -49,18 +49,18 @@ def judge(root: Path, line: str, *deny: str, **lists: tuple[str, ...]) -> Verdic
     return rules.judge(Permit("bash", "execute", str(root), "", {}, line))
 
 
-def is_held(verdict: Verdict) -> bool:
+def is_stopped(verdict: Verdict) -> bool:
     return verdict.decision == "deny" or (verdict.decision == "ask" and verdict.insists)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_no_spelling_of_a_denied_program_runs_without_approval(root: Path, kind: str) -> None:
-    assert [line for line in CLASSES[kind] if not is_held(judge(root, line))] == []
-    assert [line for line in CLASSES[kind] if not is_held(judge(root, line, allow=("bash",)))] == []
+    assert [line for line in CLASSES[kind] if not is_stopped(judge(root, line))] == []
+    assert [line for line in CLASSES[kind] if not is_stopped(judge(root, line, allow=("bash",)))] == []
 
 
 def test_no_spelling_of_a_write_to_a_denied_file_runs_without_approval(root: Path) -> None:
-    assert [line for line in WRITES if not is_held(judge(root, line, "write(keep/**)", "view(keep/**)"))] == []
+    assert [line for line in WRITES if not is_stopped(judge(root, line, "write(keep/**)", "view(keep/**)"))] == []
 
 
 @pytest.mark.parametrize("rule", ["write(keep/f)", "edit(keep/**)", "*:write(keep/*)", "multiedit(keep/f)", "write"])
@@ -77,27 +77,29 @@ def test_a_redirection_into_the_files_of_git_asks_where_every_line_is_allowed(ro
     assert judge(root, "ls > out", "bash(x)", allow=("bash",)).decision == "allow"
 
 
-def test_ordinary_lines_are_not_held_back_by_rules_about_something_else(root: Path) -> None:
+def test_ordinary_lines_are_not_affected_by_unrelated_rules(root: Path) -> None:
     held = [
-        (line, verdict.why) for line in NOT_HELD if is_held(verdict := judge(root, line, "bash(curl *)", *DENY[1:]))
+        (line, verdict.why)
+        for line in NOT_AFFECTED
+        if is_stopped(verdict := judge(root, line, "bash(curl *)", *DENY[1:]))
     ]
     assert held == []
-    assert [line for line in NOT_HELD if is_held(judge(root, line))] == []
+    assert [line for line in NOT_AFFECTED if is_stopped(judge(root, line))] == []
 
 
-def test_without_a_deny_rule_no_approval_insists(root: Path) -> None:
+def test_without_a_deny_rule_no_approval_is_forced(root: Path) -> None:
     lines = [line for some in CLASSES.values() for line in some] + list(WRITES)
     assert not any(judge(root, line, "fetch(https://example.org/)").insists for line in lines)
 
 
-def test_no_rule_is_saved_for_a_line_that_is_not_understood(root: Path) -> None:
+def test_no_rule_is_saved_for_an_unparsed_line(root: Path) -> None:
     verdict = judge(root, "c=touch; $c x")
     assert verdict.insists
     assert "could apply" in verdict.why
     assert verdict.saves == (), "the program could be another one the next time"
 
 
-def test_an_approved_line_is_not_asked_about_again(root: Path) -> None:
+def test_approved_line_needs_no_second_approval(root: Path) -> None:
     verdict = judge(root, "bash x.sh")
     assert verdict.insists
     assert "could apply" in verdict.why
@@ -125,7 +127,7 @@ def test_a_denied_program_may_itself_run_others(root: Path, program: str, line: 
     assert judge(root, line, f"bash({program} *)", allow=("bash",)).decision == "deny"
 
 
-def test_a_program_is_known_by_its_file(tmp_path: Path) -> None:
+def test_program_is_identified_by_its_file(tmp_path: Path) -> None:
     root = tmp_path.resolve() / "project"
     root.mkdir()
     programs = tmp_path / "bin"
@@ -164,7 +166,7 @@ def test_a_program_is_known_by_its_file(tmp_path: Path) -> None:
         assert decision(line) == ("deny", False), line
     assert decision("./absent") == ("ask", True)
     assert decision('cd "$x" && ./link') == ("ask", True)
-    # Programs that were installed may be equal on purpose.
+    # Installed programs may be identical on purpose.
     assert decision("other x") == ("allow", False)
 
 
@@ -179,30 +181,32 @@ def test_one_file_may_be_many_programs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spell", [spell_program, spell_write])
-def test_generated_spellings(tmp_path: Path, spell: object) -> None:
-    """A slice of what `scripts/long` tries with fresh seeds; bash shows that most of the lines would do it."""
-    stage = SpellingStage(tmp_path)
+def test_generated_spellings_are_stopped(tmp_path: Path, spell: object) -> None:
+    """A sample of what `scripts/long` tries with fresh seeds; bash confirms that most of the lines would have the
+    effect.
+    """
+    project = SpellingProject(tmp_path)
     dice = random.Random(20261117)
-    lines = [(spell_program if spell is spell_program else spell_write)(dice, stage) for _ in range(400)]
-    assert [line for line in lines if not stage.is_held(line) and stage.is_violated(line)] == []
+    lines = [(spell_program if spell is spell_program else spell_write)(dice, project) for _ in range(400)]
+    assert [line for line in lines if not project.is_stopped(line) and project.is_violated(line)] == []
     some = [line for line in lines if len(line) < 200 and "sleep" not in line][:20]
-    assert sum(stage.is_violated(line) for line in some) > len(some) / 2
+    assert sum(project.is_violated(line) for line in some) > len(some) / 2
 
 
-def test_generated_data(tmp_path: Path) -> None:
-    stage = SpellingStage(tmp_path)
+def test_generated_data_is_not_stopped(tmp_path: Path) -> None:
+    project = SpellingProject(tmp_path)
     dice = random.Random(20261117)
     lines = [damaged_line(dice) for _ in range(150)]
-    free = [line for line in lines if not stage.is_held(line)]
+    free = [line for line in lines if not project.is_stopped(line)]
     assert len(free) > 20
-    assert [line for line in free if stage.is_violated(line)] == []
+    assert [line for line in free if project.is_violated(line)] == []
 
 
 @pytest.mark.parametrize("rule", ["write", "write(*)", "Write(*)", "edit(**)"])
-def test_a_rule_against_all_writing_holds_for_every_redirection(root: Path, rule: str) -> None:
+def test_deny_rule_for_all_writes_covers_every_redirection(root: Path, rule: str) -> None:
     for line in ("echo x > a", "echo x > sub/a", 'echo x > "$f"', "echo x > s*/a", "cd $d; echo x > a", "tee sub/a"):
-        assert is_held(judge(root, line, rule)), line
-    assert not is_held(judge(root, "ls 2>/dev/null | make 2>&1", rule))
+        assert is_stopped(judge(root, line, rule)), line
+    assert not is_stopped(judge(root, "ls 2>/dev/null | make 2>&1", rule))
 
 
 @pytest.mark.parametrize("rule", ["bash(~touch)", "bash(/touch/)", "bash(touch:* x)"])

@@ -1,5 +1,5 @@
-"""What was judged automatic is run, under a PATH of programs that log how they are called: no other program is run,
-with no other words, and no file is written.
+"""Lines that need no approval are executed under a PATH of logging programs: no other program runs, with no other
+arguments, and no file is written.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from permissions.test_corpus import bash
 AUTOMATIC = [item.line for item in LINES if item.decision == "allow"]
 WRAPPERS = {"env", "nohup", "nice", "timeout", "time", "command", "builtin", "stdbuf", "sh", "bash", "xargs"}
 REAL = ("/usr/local/bin", "/usr/bin", "/bin")
-# One write for each call: several may be made at the same time.
+# One write for each call: several may run concurrently.
 LOGGER = """#!/bin/sh
 name=${0##*/}
 call=$name
@@ -45,8 +45,8 @@ done
 """
 
 
-class Stage:
-    """A project, a home and a place for temporary files, with every program replaced by one that logs."""
+class LoggedShell:
+    """A project, a home and a temporary directory, with every program replaced by one that logs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -82,7 +82,7 @@ class Stage:
         }
 
     def run(self, lines: list[str]) -> list[list[list[str]]]:
-        """The calls of programs that each line made."""
+        """Return the program calls made by each line."""
         self.log.write_bytes(b"")
         command = ["/bin/bash", "-c", RUNNER, "runner", str(self.log), *lines]
         subprocess.run(command, cwd=self.project, env=self.environment(str(self.root / "bin")), timeout=60, check=False)
@@ -90,7 +90,7 @@ class Stage:
         return [[call.split("\x01")[:-1] for call in item.split("\x02")[:-1]] for item in calls]
 
     def files(self) -> dict[str, tuple[int, int, str]]:
-        """All there is, but for git's own note of what it has looked at."""
+        """Return all files except git's index refresh."""
         found = {}
         for place in (self.project, self.root / "home", self.root / "tmp"):
             for path in [place, *place.rglob("*")]:
@@ -102,16 +102,16 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    return Stage(tmp_path_factory.mktemp("stage"))
+def shell(tmp_path_factory: pytest.TempPathFactory) -> LoggedShell:
+    return LoggedShell(tmp_path_factory.mktemp("stage"))
 
 
 def commands_of(line: str) -> list[ShellCommand]:
     return [*parse(line).commands, *read_line(line).commands]
 
 
-def is_foreseen(call: list[str], line: str) -> bool:
-    """Whether the judgement named this program, with these words where they can be known before."""
+def is_expected(call: list[str], line: str) -> bool:
+    """Return true if the decision named this program, with these arguments where they can be known in advance."""
     known = commands_of(line)
     name = call[0]
     if name in WRAPPERS:
@@ -128,31 +128,31 @@ def _is_expanded(command: ShellCommand, line: str) -> bool:
     return command.is_open or "$" in line or any(word.is_glob or word.is_home or "{}" in word.text for word in words)
 
 
-def test_the_stage_sees_programs_words_and_files(stage: Stage) -> None:
-    """A check that could not fail would prove nothing."""
-    before = stage.files()
-    calls = stage.run(["ls 'a b' | wc -l", "touch new"])
+def test_logged_shell_detects_programs_arguments_and_files(shell: LoggedShell) -> None:
+    """A check that cannot fail would prove nothing."""
+    before = shell.files()
+    calls = shell.run(["ls 'a b' | wc -l", "touch new"])
     assert sorted(call[0] for call in calls[0]) == ["ls", "wc"]
     assert ["ls", "a b"] in calls[0]
     assert calls[1] == [["touch", "new"]]
-    assert stage.files() != before
-    assert not is_foreseen(["ls", "other"], "ls 'a b'")
-    assert not is_foreseen(["rm", "a"], "ls a")
-    (stage.project / "new").unlink()
+    assert shell.files() != before
+    assert not is_expected(["ls", "other"], "ls 'a b'")
+    assert not is_expected(["rm", "a"], "ls a")
+    (shell.project / "new").unlink()
 
 
-def test_what_is_automatic_runs_what_was_judged_and_writes_nothing(stage: Stage) -> None:
-    before = stage.files()
-    calls = stage.run(AUTOMATIC)
+def test_line_without_an_approval_runs_only_the_decided_commands(shell: LoggedShell) -> None:
+    before = shell.files()
+    calls = shell.run(AUTOMATIC)
     assert len(calls) == len(AUTOMATIC)
     assert [
         (line, call)
         for line, made in zip(AUTOMATIC, calls, strict=True)
         for call in made
-        if not is_foreseen(call, line)
+        if not is_expected(call, line)
     ] == []
     assert sum(bool(made) for made in calls) > len(AUTOMATIC) / 2, "most of them run a program"
-    after = stage.files()
+    after = shell.files()
     assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()
 
 
@@ -170,7 +170,7 @@ NOT_TRIED = {"date", "free", "hostname", "seq", "sleep", "tail"}
 
 
 def spelt(options: Options) -> list[str]:
-    """Every option a table knows, alone and with something joined to it; any letter where it knows none."""
+    """Return every option of a table, alone and joined with a value; any letter where the table has none."""
     letters = options.flags + options.valued + options.joined if options is not ANY else ascii_letters
     pairs = [a + b for a in options.flags[:4] for b in options.valued]
     short = [f"-{text}" for letter in letters for text in (letter, f"{letter}o")] + [f"-{text}" for text in pairs]
@@ -178,7 +178,7 @@ def spelt(options: Options) -> list[str]:
 
 
 def tries() -> Iterator[list[str]]:
-    """For each program lines in which an option stands before, or behind, words that some program would write to."""
+    """Return lines for each program in which an option precedes, or follows, words that some program would write to."""
     tables = {name: use.options for name, use in PROGRAMS.items() if name not in NOT_TRIED}
     tables |= {f"git {name} {use.verb}": use.options for name, use in git_readonly._SUBCOMMANDS.items()}
     dice = random.Random(20261116)
@@ -192,43 +192,43 @@ def tries() -> Iterator[list[str]]:
             yield dice.sample(some, min(limit, len(some)))
 
 
-def test_an_option_whose_value_is_left_out_does_not_hide_what_follows(stage: Stage) -> None:
-    rules = RuleSet(PermissionSettings(), str(stage.project))
-    (stage.project / "list").write_text("foo\n")
+def test_option_with_a_missing_value_does_not_hide_the_next_word(shell: LoggedShell) -> None:
+    rules = RuleSet(PermissionSettings(), str(shell.project))
+    (shell.project / "list").write_text("foo\n")
     lines = [
-        line for some in tries() for line in some if rules.judge(bash(line, str(stage.project))).decision == "allow"
+        line for some in tries() for line in some if rules.judge(bash(line, str(shell.project))).decision == "allow"
     ]
     assert len(lines) > 200
-    before = stage.files()
-    assert surprises(lines, stage) == []
-    after = stage.files()
+    before = shell.files()
+    assert unexpected_calls(lines, shell) == []
+    after = shell.files()
     assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()
 
 
-def surprises(lines: list[str], stage: Stage) -> list[tuple[str, list[str]]]:
-    """The programs that were run and not foreseen."""
-    made = zip(lines, stage.run(lines), strict=True)
-    return [(line, call) for line, calls in made for call in calls if not is_foreseen(call, line)]
+def unexpected_calls(lines: list[str], shell: LoggedShell) -> list[tuple[str, list[str]]]:
+    """Return the programs that ran although they were not expected."""
+    made = zip(lines, shell.run(lines), strict=True)
+    return [(line, call) for line, calls in made for call in calls if not is_expected(call, line)]
 
 
-def test_lines_that_were_tampered_with_are_no_surprise_either(stage: Stage) -> None:
-    """Lines of the corpus with pieces put in or cut out: what is still automatic runs what was judged, and no more."""
+def test_mutated_lines_run_only_the_decided_commands(shell: LoggedShell) -> None:
+    """Lines of the corpus with pieces inserted or removed."""
     dice = random.Random(20261116)
     pieces = PIECES.split("|")
-    rules = RuleSet(PermissionSettings(), str(stage.project))
+    rules = RuleSet(PermissionSettings(), str(shell.project))
     found: dict[str, None] = {}
     for _ in range(1_500):
         line = dice.choice(AUTOMATIC)
         for _ in range(dice.randint(1, 3)):
             at = dice.randint(0, len(line))
             line = line[:at] + dice.choice(pieces) + line[at + dice.choice((0, 0, 1)) :]
-        if line.strip() and rules.judge(bash(line, str(stage.project))).decision == "allow":
+        if line.strip() and rules.judge(bash(line, str(shell.project))).decision == "allow":
             found[line] = None
     lines = list(found)
     assert len(lines) > 100
-    before = stage.files()
-    assert surprises(lines, stage) == []
-    after = stage.files()
+    before = shell.files()
+    assert unexpected_calls(lines, shell) == []
+    after = shell.files()
     assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()
 
 
@@ -240,17 +240,17 @@ PATTERNS = (
 )
 
 
-def test_the_names_of_files_do_not_become_words_that_act(tmp_path: Path) -> None:
-    """Programs and wrappers with patterns where options, numbers or commands stand, among files with hostile names."""
-    stage = Stage(tmp_path)
+def test_file_names_do_not_become_options(tmp_path: Path) -> None:
+    """Programs and wrappers with patterns in place of options, numbers or commands, among files with hostile names."""
+    shell = LoggedShell(tmp_path)
     for name in (*HOSTILE, "a[$(touch made)]", '1{system("touch made")}', ".|env"):
-        (stage.project / name).write_text("touch made\n")
-    (stage.project / "sh").write_text("touch made\n")
-    rules = RuleSet(PermissionSettings(), str(stage.project))
+        (shell.project / name).write_text("touch made\n")
+    (shell.project / "sh").write_text("touch made\n")
+    rules = RuleSet(PermissionSettings(), str(shell.project))
     programs = [*PROGRAMS.keys() - NOT_TRIED, "git reflog", *WRAPPERS, "ionice"]
     lines = [f"{name} {pattern}" for name in sorted(programs) for pattern in PATTERNS.split("|")]
-    allowed = [line for line in lines if rules.judge(bash(line, str(stage.project))).decision == "allow"]
+    allowed = [line for line in lines if rules.judge(bash(line, str(shell.project))).decision == "allow"]
     assert len(allowed) > 100
-    before = stage.files()
-    assert surprises(allowed, stage) == []
-    assert stage.files() == before
+    before = shell.files()
+    assert unexpected_calls(allowed, shell) == []
+    assert shell.files() == before

@@ -1,4 +1,4 @@
-"""Shells inside of a line: each form that is not plainly a literal text keeps parts of the line hidden."""
+"""Shells inside a line: every form that is not plainly a literal text counts as hidden."""
 
 import pytest
 
@@ -12,23 +12,23 @@ HIDDEN = {
     "a variable that changes which programs are found": ["PATH=/x sh -c ls", "LD_PRELOAD=x bash -c ls"],
     "unknown options": ["bash --rcfile x -c ls", "bash -O extglob -c ls"],
 }  # fmt: skip
-DOUBTED = ["bash -l -c ls", "bash -c ls $x", "bash -c ls -x", "sh -xc ls -c"]
+UNCERTAIN = ["bash -l -c ls", "bash -c ls $x", "bash -c ls -x", "sh -xc ls -c"]
 
 
 @pytest.mark.parametrize("line", PLAIN)
-def test_a_literal_text_is_read_through(line: str) -> None:
+def test_literal_script_is_parsed(line: str) -> None:
     found = read_line(line)
     assert (found.hidden, found.uncertainties) == ((), ())
     assert [command.argv[0].text for command in found.commands] == ["ls"]
 
 
 @pytest.mark.parametrize("line", [line for lines in HIDDEN.values() for line in lines])
-def test_what_a_shell_may_run_besides_is_hidden(line: str) -> None:
+def test_other_scripts_of_a_shell_are_hidden(line: str) -> None:
     assert read_line(line).hidden
 
 
-@pytest.mark.parametrize("line", DOUBTED)
-def test_a_known_text_in_an_unusual_call_is_doubted(line: str) -> None:
+@pytest.mark.parametrize("line", UNCERTAIN)
+def test_literal_script_in_an_unusual_call_is_uncertain(line: str) -> None:
     found = read_line(line)
     assert found.uncertainties
     assert "ls" in [command.argv[0].text for command in found.commands]

@@ -1,7 +1,7 @@
-"""Options with which programs only look: each that runs unasked, in each of its forms, and none beside them.
+"""Read-only options of programs: each that needs no approval, in each of its forms, and no others.
 
-`options.txt` has a line for each program and each subcommand of git: letters that may stand alone, letters that may be
-followed by a value in their word, and long options.
+`options.txt` has a line for each program and each git subcommand: letters without a value, letters that may have a
+value in the same word, and long options.
 """
 
 import string
@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rule_decision import RuleSet
-from permissions.disk import judge_line, rules_of
+from permissions.fake_disk import judge_line, rules_of
 
 LETTERS = string.ascii_letters + string.digits + "."
 
@@ -48,7 +48,7 @@ OPERANDS = {
 _GREP = {"exclude-from", "file"}
 _RG = {"file", "files", "ignore-file", "type-list"}
 PATHLESS: dict[str, set[str]] = {"numfmt": set(), "jq": set(), "grep": _GREP, "egrep": _GREP, "fgrep": _GREP, "rg": _RG}
-"""Of these the first word that belongs to no option is no path, except behind these options."""
+"""For these the first operand is not a path, except after these options."""
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def rules() -> RuleSet:
     return rules_of(PermissionSettings())
 
 
-def refused(rules: RuleSet, program: str, options: Iterable[str]) -> set[str]:
-    """The options with which the program is asked about. One line has a command for each of them."""
+def options_that_ask(rules: RuleSet, program: str, options: Iterable[str]) -> set[str]:
+    """Return the options with which the program needs an approval. One line has a command for each of them."""
     operand = OPERANDS.get(program, "a.txt")
     commands = {f"{program} {option} {operand}".strip(): option for option in options}
     if not commands:
@@ -70,18 +70,20 @@ def refused(rules: RuleSet, program: str, options: Iterable[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("program", TABLE)
-def test_the_options_that_run_unasked(rules: RuleSet, program: str) -> None:
+def test_options_that_need_no_approval(rules: RuleSet, program: str) -> None:
     alone, joined, long = TABLE[program]
-    assert refused(rules, program, (f"-{letter}" for letter in LETTERS)) == {f"-{x}" for x in LETTERS if x not in alone}
-    with_value = refused(rules, program, (f"-{letter}%" for letter in LETTERS))
+    assert options_that_ask(rules, program, (f"-{letter}" for letter in LETTERS)) == {
+        f"-{x}" for x in LETTERS if x not in alone
+    }
+    with_value = options_that_ask(rules, program, (f"-{letter}%" for letter in LETTERS))
     assert with_value == {f"-{letter}%" for letter in LETTERS if letter not in joined}
     names = [name.rstrip("=") for name in long]
-    assert refused(rules, program, (f"--{name}" for name in names)) == set()
-    assert refused(rules, program, (f"--{name}=x" for name in names)) == set()
-    # A value is taken from the next word: what stands there is no path, and no option either.
+    assert options_that_ask(rules, program, (f"--{name}" for name in names)) == set()
+    assert options_that_ask(rules, program, (f"--{name}=x" for name in names)) == set()
+    # The value is the next word, which is neither a path nor an option.
     plain = {f"--{name} ../{name}" for name in long if not name.endswith("=")}
     valued = {f"--{name} ../{name}" for name in names} - plain
     paths = {f"--{name} ../{name}" for name in PATHLESS.get(program, ())} if program in PATHLESS else plain
-    assert refused(rules, program, {*plain, *valued}) == paths
+    assert options_that_ask(rules, program, {*plain, *valued}) == paths
     unknown = {*(name[:-1] for name in names), "output", "exec", "files0-from", "pre"} - set(names)
-    assert refused(rules, program, (f"--{name}" for name in unknown)) == {f"--{name}" for name in unknown}
+    assert options_that_ask(rules, program, (f"--{name}" for name in unknown)) == {f"--{name}" for name in unknown}

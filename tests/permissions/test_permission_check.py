@@ -1,34 +1,34 @@
-"""The rules of a workspace as its settings say now, and what holds while one of them cannot be read."""
+"""The permission rules of the current settings, and the decision while a rule cannot be read."""
 
 from pathlib import Path
 
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.problems import Problem
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.tools import Permit
-from holdfast.runtime.permission_rules import PermissionCheck, allows, outdated_rules, replaces, unread_rule
-from permissions.disk import FewPrograms
+from holdfast.runtime.permission_check import PermissionCheck, allows, outdated_rules, replaces, unread_rule
+from permissions.fake_disk import FewPrograms
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path.resolve())
+def files(tmp_path: Path) -> SettingsFiles:
+    return SettingsFiles(tmp_path.resolve())
 
 
-def check_of(place: Place) -> PermissionCheck:
-    configuration = place.open()
-    saved = str(place.data / "workspaces" / "w1" / "config.json")
-    return PermissionCheck(configuration.snapshot, str(place.project), saved, FewPrograms())
+def check_of(files: SettingsFiles) -> PermissionCheck:
+    configuration = files.open()
+    saved = str(files.data / "workspaces" / "w1" / "config.json")
+    return PermissionCheck(configuration.snapshot, str(files.project), saved, FewPrograms())
 
 
-def bash(place: Place, line: str) -> Permit:
-    return Permit("bash", "execute", str(place.project), "", {}, line)
+def bash(files: SettingsFiles, line: str) -> Permit:
+    return Permit("bash", "execute", str(files.project), "", {}, line)
 
 
-def write(place: Place, *, is_agreed: bool = False) -> Permit:
-    path = str(place.project / "a")
+def write(files: SettingsFiles, *, is_agreed: bool = False) -> Permit:
+    path = str(files.project / "a")
     return Permit("write", "write", path, "", {"file_path": path}, is_agreed=is_agreed)
 
 
@@ -38,7 +38,7 @@ def short(verdict: Verdict) -> str:
 
 BROKEN = "bash(~touch)"
 SETTINGS: dict[str, tuple[str, tuple[str, str, str, str]]] = {
-    # reading, a command, a write, a write that was agreed to
+    # reading, a command, a write, an agreed write
     "none": ("", ("allow", "ask", "ask", "allow")),
     "allowed": ("allow = ['bash', 'write']", ("allow", "allow", "allow", "allow")),
     "allowed tools": ("allowed_tools = ['bash', 'write']", ("allow", "allow", "allow", "allow")),
@@ -57,39 +57,41 @@ SETTINGS: dict[str, tuple[str, tuple[str, str, str, str]]] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_holds(place: Place, name: str) -> None:
+def test_decision_while_a_rule_cannot_be_read(files: SettingsFiles, name: str) -> None:
     text, expected = SETTINGS[name]
-    place.user(f"[permissions]\n{text}\n")
-    check = check_of(place)
-    calls = (bash(place, "ls"), bash(place, "make"), write(place), write(place, is_agreed=True))
+    files.write_user(f"[permissions]\n{text}\n")
+    check = check_of(files)
+    calls = (bash(files, "ls"), bash(files, "make"), write(files), write(files, is_agreed=True))
     assert tuple(short(check(call)) for call in calls) == expected
     if "cannot be read" in name and "allow rule" not in name:
-        verdict = check(bash(place, "make"))
+        verdict = check(bash(files, "make"))
         assert verdict.why.startswith("A permission rule cannot be read, so everything but reading needs consent")
-        assert verdict.saves == (), "what is saved now could be what the rule was to forbid"
+        assert verdict.saves == (), "a rule saved now could contradict the unreadable one"
 
 
-def test_a_change_of_settings_counts_at_once(place: Place) -> None:
-    check = check_of(place)
-    assert short(check(bash(place, "make"))) == "ask"
+def test_changed_settings_apply_at_once(files: SettingsFiles) -> None:
+    check = check_of(files)
+    assert short(check(bash(files, "make"))) == "ask"
     for rules, decision in (("deny = ['bash(make)']", "deny"), ("allow = ['bash(make)']", "allow"), ("", "ask")):
-        place.user(f"[permissions]\n{rules}\n# {decision}\n")
-        assert short(check(bash(place, "make"))) == decision
+        files.write_user(f"[permissions]\n{rules}\n# {decision}\n")
+        assert short(check(bash(files, "make"))) == decision
 
 
-def test_links_patterns_and_the_home_directory_are_looked_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(place.home))
-    (place.project / "way").symlink_to(place.home)
-    place.user("[permissions]\ndeny = ['write(~/kept/**)']\nallow = ['write']\n")
-    check = check_of(place)
-    for path in (place.home / "kept" / "a", place.project / "way" / "kept" / "a"):
+def test_links_patterns_and_the_home_directory_are_looked_up(
+    files: SettingsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(files.home))
+    (files.project / "way").symlink_to(files.home)
+    files.write_user("[permissions]\ndeny = ['write(~/kept/**)']\nallow = ['write']\n")
+    check = check_of(files)
+    for path in (files.home / "kept" / "a", files.project / "way" / "kept" / "a"):
         assert short(check(Permit("write", "write", str(path), "", {"file_path": str(path)}))) == "deny"
-    (place.home / "key").write_text("x")
-    (place.project / "a.txt").symlink_to(place.home / "key")
-    assert short(check(bash(place, "cat a.txt"))) == "ask"
-    assert short(check(bash(place, "cat a*"))) == "ask"
-    (place.project / "b.txt").write_text("x")
-    assert short(check(bash(place, "cat b*"))) == "allow"
+    (files.home / "key").write_text("x")
+    (files.project / "a.txt").symlink_to(files.home / "key")
+    assert short(check(bash(files, "cat a.txt"))) == "ask"
+    assert short(check(bash(files, "cat a*"))) == "ask"
+    (files.project / "b.txt").write_text("x")
+    assert short(check(bash(files, "cat b*"))) == "allow"
 
 
 def problem(severity: str, key: str, *, hides: bool = False) -> Problem:
@@ -97,7 +99,7 @@ def problem(severity: str, key: str, *, hides: bool = False) -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("problems", "place"),
+    ("problems", "files"),
     [
         ((), None),
         ((problem("error", "options.max_steps"),), None),
@@ -109,22 +111,22 @@ def problem(severity: str, key: str, *, hides: bool = False) -> Problem:
         ((problem("error", "permissions.ask[1]"), problem("error", "permissions.ask[0]")), 0),
     ],
 )
-def test_which_problem_holds_everything(problems: tuple[Problem, ...], place: int | None) -> None:
-    assert unread_rule(problems) == (None if place is None else problems[place])
+def test_problems_that_make_every_call_ask(problems: tuple[Problem, ...], files: int | None) -> None:
+    assert unread_rule(problems) == (None if files is None else problems[files])
 
 
 OLD = "bash(./run.sh)"
 
 
-def test_saved_rules_of_earlier_versions_are_left_out_of_the_file_they_were_saved_in(place: Place) -> None:
-    saved = place.data / "workspaces" / "w1" / "config.json"
-    place.write(saved, '{"permissions": {"allow": ["bash(make)", "bash(./run.sh)", "bash(touch x)"]}}')
-    place.user("[permissions]\nallow = ['bash(./own.sh)']\n")
-    (place.project / "own.sh").touch()
-    configuration = place.open()
-    check = PermissionCheck(configuration.snapshot, str(place.project), str(saved), FewPrograms())
+def test_saved_rules_of_earlier_versions_are_ignored(files: SettingsFiles) -> None:
+    saved = files.data / "workspaces" / "w1" / "config.json"
+    files.write(saved, '{"permissions": {"allow": ["bash(make)", "bash(./run.sh)", "bash(touch x)"]}}')
+    files.write_user("[permissions]\nallow = ['bash(./own.sh)']\n")
+    (files.project / "own.sh").touch()
+    configuration = files.open()
+    check = PermissionCheck(configuration.snapshot, str(files.project), str(saved), FewPrograms())
     lines = ("make", "./run.sh", "touch x", "./own.sh")
-    assert [short(check(bash(place, line))) for line in lines] == ["allow", "ask", "allow", "allow"]
+    assert [short(check(bash(files, line))) for line in lines] == ["allow", "ask", "allow", "allow"]
     (found,) = outdated_rules(configuration.snapshot(), str(saved))
     assert (found.severity, found.file, found.key) == ("warning", str(saved), "permissions.allow[2]")
     assert outdated_rules(configuration.snapshot(), "/another") == ()
@@ -140,13 +142,13 @@ def test_saved_rules_of_earlier_versions_are_left_out_of_the_file_they_were_save
         ("bash(./other) in /w", OLD, False),
     ],
 )
-def test_a_rule_takes_the_place_of_its_old_form(new: str, old: str, expected: bool) -> None:
+def test_rule_replaces_its_old_form(new: str, old: str, expected: bool) -> None:
     assert replaces(new, old) is expected
 
 
-def test_whether_some_rules_alone_allow_a_call(place: Place) -> None:
-    root = str(place.project)
-    assert allows(("bash(make)",), bash(place, "make"), root, FewPrograms())
-    assert not allows(("bash(make)",), bash(place, "make x"), root, FewPrograms())
-    assert not allows((), bash(place, "make"), root, FewPrograms())
-    assert allows((), bash(place, "ls"), root, FewPrograms())
+def test_rules_that_allow_a_call_by_themselves(files: SettingsFiles) -> None:
+    root = str(files.project)
+    assert allows(("bash(make)",), bash(files, "make"), root, FewPrograms())
+    assert not allows(("bash(make)",), bash(files, "make x"), root, FewPrograms())
+    assert not allows((), bash(files, "make"), root, FewPrograms())
+    assert allows((), bash(files, "ls"), root, FewPrograms())

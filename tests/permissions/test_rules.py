@@ -1,4 +1,4 @@
-"""What users write as rules, and what becomes of it."""
+"""Rules as users write them, and their effect."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def address(tool: str, url: str) -> Permit:
     return Permit(tool, "fetch", ROOT, "", {"url": url})
 
 
-def test_the_defaults() -> None:
+def test_decisions_of_the_default_rules() -> None:
     assert judge(file("view", "/w/a.txt", "read")) == "allow"
     assert judge(file("view", "src/a.txt", "read")) == "allow"
     assert judge(file("view", "/etc/passwd", "read")) == "ask"
@@ -65,12 +65,12 @@ def test_tools_and_actions_of_the_compatible_list() -> None:
         ({"allow": ("write(src/[!ab])",)}, "ask"),
     ],
 )
-def test_the_strictest_rule_that_fits_wins(lists: dict[str, tuple[str, ...]], decision: str) -> None:
+def test_strictest_matching_rule_wins(lists: dict[str, tuple[str, ...]], decision: str) -> None:
     assert judge(file("write", "/w/src/a"), **lists) == decision
 
 
-def test_paths_are_judged_where_they_lead(tmp_path: Path) -> None:
-    """A link out of what is allowed is not allowed; a link into what is forbidden is forbidden."""
+def test_rules_apply_to_resolved_paths(tmp_path: Path) -> None:
+    """A link out of an allowed directory is not allowed; a link into a denied one is denied."""
     root = tmp_path / "w"
     (root / "src").mkdir(parents=True)
     (root / "src" / "link").symlink_to(tmp_path)
@@ -129,7 +129,7 @@ def test_paths_are_judged_where_they_lead(tmp_path: Path) -> None:
         ("bash(*)", "curl x", "ask"),
     ],
 )
-def test_rules_for_commands(rule: str, line: str, decision: str) -> None:
+def test_command_rules(rule: str, line: str, decision: str) -> None:
     assert judge(bash(line), allow=(rule,)) == decision
 
 
@@ -161,7 +161,7 @@ def test_rules_for_commands(rule: str, line: str, decision: str) -> None:
         "ls\nrm x",
     ],
 )
-def test_what_is_denied_is_found_wherever_it_stands(line: str) -> None:
+def test_denied_command_is_found_anywhere_in_a_line(line: str) -> None:
     assert judge(bash(line), deny=("bash(rm *)",), allow=("bash",)) == "deny"
 
 
@@ -185,14 +185,14 @@ def test_what_is_denied_is_found_wherever_it_stands(line: str) -> None:
         ("ls | xargs rm", "allow"),
     ],
 )
-def test_what_may_turn_out_to_be_denied_asks_even_where_all_is_allowed(line: str, decision: str) -> None:
+def test_possibly_denied_command_asks_even_if_everything_is_allowed(line: str, decision: str) -> None:
     assert judge(bash(line), deny=("bash(git push *)",), allow=("bash",)) == decision
-    asked = judge(bash(line), ask=("bash(git push *)",), allow=("bash",))
-    assert asked == ("allow" if decision == "allow" else "ask")
+    found = judge(bash(line), ask=("bash(git push *)",), allow=("bash",))
+    assert found == ("allow" if decision == "allow" else "ask")
     assert judge(bash(line), allow=("bash",)) == "allow"
 
 
-def test_git_cannot_hide_its_verb_behind_options() -> None:
+def test_git_options_do_not_hide_the_subcommand() -> None:
     for line in (
         "git push",
         "git -C x push",
@@ -212,7 +212,7 @@ def test_a_redirection_is_a_write() -> None:
     assert judge(bash("cd x && make > out/log"), allow=allowed) == "ask"
 
 
-def test_some_things_ask_unless_a_rule_names_them() -> None:
+def test_dangerous_calls_ask_unless_a_rule_names_them() -> None:
     hook = file("write", "/w/.git/hooks/pre-commit")
     assert judge(hook, allow=("write",)) == "ask"
     assert judge(file("edit", "/w/sub/.git/config"), allowed_tools=("edit",)) == "ask"
@@ -222,7 +222,7 @@ def test_some_things_ask_unless_a_rule_names_them() -> None:
     assert judge(bash("sudo curl x"), allow=("bash", "bash(sudo *)")) == "ask"
 
 
-def test_addresses() -> None:
+def test_address_rules() -> None:
     rule = ("fetch(https://example.org/*)",)
     assert judge(address("fetch", "https://example.org/a"), allow=rule) == "allow"
     assert judge(address("fetch", "https://example.com/a"), allow=rule) == "ask"
@@ -230,7 +230,7 @@ def test_addresses() -> None:
     assert judge(address("fetch", "https://example.org/a"), allow=("fetch(**)",)) == "allow"
 
 
-def test_a_shell_outside_of_the_workspace_asks() -> None:
+def test_shell_outside_the_workspace_asks() -> None:
     assert judge(bash("ls", "/etc")) == "ask"
     assert judge(bash("ls", "/w/src")) == "allow"
     assert judge(bash("git status", "/w/src")) == "ask"
@@ -249,14 +249,14 @@ def test_a_shell_outside_of_the_workspace_asks() -> None:
         ({"deny": ("write(",)}, "write("),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_named(lists: dict[str, tuple[str, ...]], named: str) -> None:
+def test_invalid_rule_is_reported(lists: dict[str, tuple[str, ...]], named: str) -> None:
     with pytest.raises(BadRule) as caught:
         RuleSet(PermissionSettings(**lists), ROOT)
     assert named in str(caught.value)
     assert "permissions." in str(caught.value)
 
 
-def test_what_always_would_save() -> None:
+def test_rule_saved_by_always_allow() -> None:
     rules = RuleSet(PermissionSettings(), ROOT)
     assert rules.judge(bash("ls && git push origin 'a b'")).saves == ("bash(git push origin 'a b') in /w",)
     assert rules.judge(bash("make; make; npm test")).saves == ("bash(make) in /w", "bash(npm test) in /w")
@@ -318,7 +318,7 @@ def test_what_always_would_save() -> None:
         ("crush_logs", Permit("holdfast_logs", "use", ROOT, "", {}, is_agreed=True)),
     ],
 )
-def test_a_rule_that_denies_is_read_generously(rule: str, permit: Permit) -> None:
+def test_deny_rule_is_matched_broadly(rule: str, permit: Permit) -> None:
     everything = ("bash", "write", "edit", "multiedit", "view", "fetch", "mcp_*")
     rules = RuleSet(PermissionSettings(deny=(rule,), allow=everything), ROOT, home="/home/u")
     assert rules.judge(permit).decision == "deny"

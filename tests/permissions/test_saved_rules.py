@@ -1,4 +1,4 @@
-"""Rules saved by "always allow" hold in the directory they were given in, and nowhere else. On a real disk."""
+"""Rules saved by "always allow" apply in the directory they were saved for and nowhere else. On a real disk."""
 
 import os
 from pathlib import Path
@@ -91,7 +91,7 @@ def bash(line: str, directory: Path) -> Permit:
     return Permit("bash", "execute", str(directory), "", {"command": line}, line)
 
 
-def saved(top: Path, line: str, directory: str = "w") -> tuple[str, ...]:
+def saved_by_always(top: Path, line: str, directory: str = "w") -> tuple[str, ...]:
     return rules(top).judge(bash(line, top / directory)).saves
 
 
@@ -100,8 +100,8 @@ def judge(top: Path, line: str, directory: str, *allow: str, root: str = "w") ->
 
 
 @pytest.mark.parametrize("line", SAVED)
-def test_always_holds_in_its_directory_and_nowhere_else(top: Path, line: str) -> None:
-    allow = saved(top, line)
+def test_saved_rule_applies_only_in_its_directory(top: Path, line: str) -> None:
+    allow = saved_by_always(top, line)
     assert allow, line
     assert all(f" in {top}/w" in rule for rule in allow)
     assert judge(top, line, "w", *allow) == "allow"
@@ -110,12 +110,12 @@ def test_always_holds_in_its_directory_and_nowhere_else(top: Path, line: str) ->
     for form in ELSEWHERE:
         moved = form.replace("{away}", str(top / "away")).replace("{}", line).replace("{{", "{").replace("}}", "}")
         assert judge(top, moved, "w", *allow) == "ask", moved
-    # Another workspace, even if it were given the same rules.
+    # Another workspace, even with the same rules.
     assert judge(top, line, "away", *allow, root="away") == "ask"
 
 
-def test_always_behind_a_cd_is_for_the_directory_it_leads_to(top: Path) -> None:
-    allow = saved(top, "cd sub && ./run.sh")
+def test_saved_rule_after_a_cd_applies_in_the_target_directory(top: Path) -> None:
+    allow = saved_by_always(top, "cd sub && ./run.sh")
     assert allow == (f"bash(./run.sh) in {top}/w/sub using {top}/w/sub/run.sh",)
     assert judge(top, "cd sub && ./run.sh", "w", *allow) == "allow"
     assert judge(top, "./run.sh", "w/sub", *allow) == "allow"
@@ -128,19 +128,19 @@ def test_always_behind_a_cd_is_for_the_directory_it_leads_to(top: Path) -> None:
         "cd sub && ls & ./run.sh",
         "cd sub && ls\n./run.sh",
     ):
-        # If the directory is not there, the last command runs here.
+        # If the directory does not exist, the last command runs here.
         assert judge(top, line, "w", *allow) == "ask", line
-    assert saved(top, "cd sub; ./run.sh") == ()
-    assert saved(top, "(cd sub && ./run.sh)") == ()
+    assert saved_by_always(top, "cd sub; ./run.sh") == ()
+    assert saved_by_always(top, "(cd sub && ./run.sh)") == ()
 
 
-def test_a_link_that_is_moved_is_asked_about_again(top: Path) -> None:
-    """The program, the directory and the redirected file are those that were shown."""
+def test_changed_link_needs_a_new_approval(top: Path) -> None:
+    """Program, directory and redirected file are the ones that were shown."""
     project = top / "w"
     (project / "tool").symlink_to("run.sh")
     (project / "log").symlink_to("a")
     lines = ("./tool", "./tool *.py", "make > log", "cd inner && make", "cd inner && make > out")
-    allow = {line: saved(top, line) for line in lines}
+    allow = {line: saved_by_always(top, line) for line in lines}
     for line in lines:
         assert allow[line]
         assert judge(top, line, "w", *allow[line]) == "allow", line
@@ -152,17 +152,17 @@ def test_a_link_that_is_moved_is_asked_about_again(top: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a (b)", "a) in /tmp", 'a"b', "a b", "a'b", "ä", "a\tb", "a) using /bin/sh"])
-def test_directories_with_unusual_names(top: Path, name: str) -> None:
+def test_saved_rules_in_directories_with_unusual_names(top: Path, name: str) -> None:
     place = top / "w" / name
     place.mkdir(parents=True)
     (place / "run.sh").write_text("")
-    allow = saved(top, "./run.sh x", f"w/{name}")
+    allow = saved_by_always(top, "./run.sh x", f"w/{name}")
     assert judge(top, "./run.sh x", f"w/{name}", *allow) == "allow"
     assert judge(top, "./run.sh x", "w", *allow) == "ask"
     assert judge(top, "./run.sh x", "w/sub", *allow) == "ask"
 
 
-def test_files_addresses_and_other_tools(top: Path) -> None:
+def test_saved_rules_for_files_addresses_and_other_tools(top: Path) -> None:
     def decision(permit: Permit, *allow: str) -> Decision:
         return rules(top, *allow).judge(permit).decision
 
@@ -214,11 +214,11 @@ def test_files_addresses_and_other_tools(top: Path) -> None:
         ("bash(./run.sh) in /w using /w/run.sh", False),
     ],
 )
-def test_saved_rules_of_earlier_versions(rule: str, expected: bool) -> None:
+def test_saved_rules_of_earlier_versions_are_upgraded(rule: str, expected: bool) -> None:
     assert is_outdated(rule) is expected
 
 
-def test_rules_written_by_hand_mean_what_they_say(top: Path) -> None:
+def test_hand_written_rules_are_not_restricted_to_a_directory(top: Path) -> None:
     for directory in ("w", "w/sub", "away"):
         assert judge(top, "./run.sh", directory, "bash(./run.sh)") == "allow"
     assert judge(top, "cd sub && ./run.sh", "w", "bash(./run.sh)") == "allow"
@@ -238,23 +238,23 @@ def test_rules_written_by_hand_mean_what_they_say(top: Path) -> None:
         ("rm '[a]'", ("rm [a]", "rm a")),
     ],
 )
-def test_always_covers_input_changes_of_programs_and_quotes_as_they_were(
+def test_saved_rule_requires_the_same_input_assignments_and_quoting(
     top: Path, line: str, others: tuple[str, ...]
 ) -> None:
-    """A program read from a pipe, a changed search path and a pattern are not in the words of a command."""
-    allow = saved(top, line)
+    """A script read from a pipe, a changed search path and a pattern are not part of a command's words."""
+    allow = saved_by_always(top, line)
     assert judge(top, line, "w", *allow) == "allow"
     for other in others:
         assert judge(top, other, "w", *allow) == "ask", other
 
 
-def test_always_still_holds_where_the_output_goes_into_a_pipe(top: Path) -> None:
-    allow = saved(top, "make test")
+def test_saved_rule_applies_when_the_output_is_piped(top: Path) -> None:
+    allow = saved_by_always(top, "make test")
     for line in ("make test | tail -5", "make test 2>&1 | head", "ls && make test", "LC_ALL=C make test || echo no"):
         assert judge(top, line, "w", *allow) == "allow", line
 
 
-def test_saved_rules_do_not_add_up_to_another_program(top: Path) -> None:
-    allow = (f"bash(export PATH=/x) in {top}/w", f"bash(source a) in {top}/w", *saved(top, "make"))
+def test_saved_rules_do_not_combine_into_another_command(top: Path) -> None:
+    allow = (f"bash(export PATH=/x) in {top}/w", f"bash(source a) in {top}/w", *saved_by_always(top, "make"))
     for line in ("export PATH=/x && ls", "export PATH=/x && make", "source a && make", "source a; ls"):
         assert judge(top, line, "w", *allow) == "ask", line

@@ -1,6 +1,6 @@
-"""Lines that one clause of the judgement decides: the verdict on each, and what "always allow" would save.
+"""Lines that one clause of the rules decides: the verdict on each, and the rule that "always allow" would save.
 
-`verdicts.txt` lists them under the settings they are judged with; both are written with Python's escapes.
+`verdicts.txt` lists them under the settings that apply; both use Python's escapes.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.settings import PermissionSettings
-from permissions.disk import CONFIGURATIONS, judge_line, outcome, rules_of
+from permissions.fake_disk import CONFIGURATIONS, judge_line, rules_of, summary_of
 
 
 def _unescape(text: str) -> str:
@@ -36,12 +36,12 @@ TABLES = _tables()
 def test_every_line_gets_its_verdict(heading: str) -> None:
     rules = rules_of(CONFIGURATIONS[heading])
     directory = "/w/src" if heading == "below" else "/w"
-    found = {line: outcome(judge_line(rules, line, directory)) for line in TABLES[heading]}
+    found = {line: summary_of(judge_line(rules, line, directory)) for line in TABLES[heading]}
     assert found == TABLES[heading]
 
 
 @pytest.mark.parametrize("heading", CONFIGURATIONS)
-def test_what_always_saves_allows_the_same_line_unless_a_rule_forbids_it(heading: str) -> None:
+def test_saved_rule_allows_the_same_line_unless_denied(heading: str) -> None:
     settings = CONFIGURATIONS[heading]
     directory = "/w/src" if heading == "below" else "/w"
     for line, expected in TABLES[heading].items():

@@ -12,7 +12,7 @@ from planting.operators import CLAUSES
 __all__ = ["assert_async_clauses_decide", "assert_every_clause_decides", "find_survivors"]
 
 LIMIT_SECONDS = 5.0
-"""Processor time of one check. A mutant may never end."""
+"""Processor time of one check. A mutant may run for ever."""
 
 
 class _OutOfTimeError(BaseException):

@@ -1,7 +1,7 @@
 """Mutants applied to the running process: the code of functions, defaults of fields and names of modules are replaced.
 
-What keeps a value of its own is not reached: a constant that was copied at import, a registry that was filled by a
-decorator. `Mutant.source` plants such a mistake on disk.
+Copies are not reached: a constant copied at import, a registry filled by a decorator. `Mutant.source` plants such a
+mistake on disk.
 """
 
 import ast
@@ -56,12 +56,12 @@ _live = _Live()
 
 
 def refresh() -> None:
-    """Look for functions again; those made since the last time are not known otherwise."""
+    """Search for functions again; those created since the last search are unknown otherwise."""
     _live.find()
 
 
 def functions_of(unit: Unit, *, is_fresh: bool = False) -> list[FunctionType]:
-    """Return every live function that was made from this definition."""
+    """Return every live function created from this definition."""
     key = (unit.file, unit.first_line, unit.qualname.rpartition(".")[2])
     if key not in _live.functions and not is_fresh:
         refresh()
@@ -79,7 +79,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
 
 
 def plant(mutant: Mutant) -> Undo:
-    """Apply the mutant; return the function that takes it back. Raise CannotPlantError if nothing can be replaced."""
+    """Apply the mutant; return the function that reverts it. Raise CannotPlantError if nothing can be replaced."""
     kinds = {"function": _plant_function, "field": _plant_field, "name": _plant_name}
     undo = kinds[mutant.unit.kind](mutant)
     _clear_caches()
@@ -103,7 +103,7 @@ def _plant_function(mutant: Mutant) -> Undo:
 
 
 def plant_tree(unit: Unit, tree: ast.stmt) -> Undo:
-    """Give every live function that was made from this definition the code of another tree."""
+    """Give every live function created from this definition the code of another tree."""
     functions = functions_of(unit)
     if not functions:
         raise CannotPlantError(f"no live function: {unit.file}: {unit.qualname}")
@@ -122,7 +122,7 @@ def plant_tree(unit: Unit, tree: ast.stmt) -> Undo:
 
 
 def compiled(unit: Unit, tree: ast.stmt, free: tuple[str, ...]) -> CodeType:
-    """Compile the function where it stands: in its classes, so that `super()` and private names mean the same."""
+    """Compile the function in its context: in its classes, so that `super()` and private names mean the same."""
     code = _code_within(unit, tree)
     if lost := [name for name in free if name not in code.co_freevars]:
         # A function keeps its closure only if the new code has the same free variables: name them in dead code.

@@ -1,4 +1,4 @@
-"""Mutants of a source file: where each one is, how it reads, and the syntax tree it leads to."""
+"""Mutants of a source file: the location, the text and the resulting syntax tree of each."""
 
 import ast
 import difflib
@@ -19,8 +19,8 @@ Step = tuple[str, int | None]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _NOT_RUN = {"decorator_list", "annotation", "returns", "type_comment", "format_spec"}
-"""Fields that are evaluated once, when the module is imported, or that only change how a text looks."""
-_LONGEST_TEXT = 200
+"""Fields that are evaluated once, when the module is imported, or that only change the look of a text."""
+_MAX_TEXT = 200
 _LOGGERS = {"log", "logger", "logging", "_log", "_logger"}
 
 
@@ -242,7 +242,7 @@ def _text(kind: str, unit: Unit, old: ast.AST, new: Replacement, mutated: str) -
                 come += after[c:d]
         text = f"{'; '.join(gone) or '(nothing)'} -> {'; '.join(come) or '(nothing)'}"
     text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
 def _changed_default(old: ast.arguments, new: ast.arguments) -> str:
@@ -266,7 +266,7 @@ def _exchanged(old: ast.AST, new: Replacement) -> list[ast.AST]:
 
 
 def _is_noise(kind: str, unit: Unit, old: ast.AST, new: Replacement) -> bool:
-    """Whether every test or none could notice: first assignments of an object that are dropped or change places."""
+    """Return true if every test or none could detect it: first assignments of an object, dropped or exchanged."""
     if not unit.qualname.endswith("__init__") or kind not in {"statement", "order"} or old is not unit.node:
         return False
     assert isinstance(old, ast.FunctionDef)
@@ -276,7 +276,7 @@ def _is_noise(kind: str, unit: Unit, old: ast.AST, new: Replacement) -> bool:
 
 
 def _line(old: ast.AST, new: Replacement) -> int:
-    """Return the line of the first node in which the two trees differ. What is equal is the same object in both."""
+    """Return the line of the first node in which the two trees differ. Equal nodes are the same object in both."""
     if isinstance(new, ast.AST) and type(new) is type(old):
         for field, value in ast.iter_fields(old):
             other = getattr(new, field)

@@ -28,7 +28,7 @@ _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotIn: ast.In,
 }
 _SMALL = 64
-"""Constants up to this size change by one. One more or less of a larger one is rarely visible: it becomes 0."""
+"""Constants up to this size change by one. A change of a larger one by one is rarely visible: it becomes 0."""
 
 
 def with_field(node: Node, **fields: object) -> Node:
@@ -84,7 +84,7 @@ def _comparisons(node: ast.AST) -> Iterator[Replacement]:
 
 
 def _elements(node: ast.AST) -> Iterator[Replacement]:
-    """Drop an element: of a collection that `in` or `isinstance` looks at, of a key, of alternative patterns."""
+    """Drop an element: of a collection used by `in` or `isinstance`, of a key, of alternative patterns."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn):
         for smaller in _smaller(node.comparators[0]):
             yield with_field(node, comparators=[smaller])

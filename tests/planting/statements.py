@@ -37,7 +37,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _is_suspension(statement: ast.stmt) -> bool:
-    """Without its `yield` a generator is another kind of function, which every test notices."""
+    """Without its `yield` a generator is another kind of function, which every test detects."""
     return any(isinstance(child, ast.Yield | ast.YieldFrom) for child in ast.walk(statement))
 
 
@@ -159,7 +159,7 @@ def _is_active(statement: ast.stmt) -> bool:
 
 
 def _are_independent(first: ast.stmt, second: ast.stmt) -> bool:
-    """Whether neither needs a name that the other sets, and one of them could be seen by the other."""
+    """Return true if neither needs a name that the other sets, and one of them could be visible to the other."""
     if not (isinstance(first, _SIMPLE) and isinstance(second, _SIMPLE)):
         return False
     pair = (first, second)

@@ -19,7 +19,7 @@ from holdfast.server.http.application import Application
 from holdfast.server.http.connection import Message
 from holdfast.server.http.request import Request
 from holdfast.server.streams.event_stream import stream
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 STATUSES: dict[str, int] = {
     "HoldfastError": 500,
@@ -52,7 +52,7 @@ STATUSES: dict[str, int] = {
     "OtherDataDirectory": 421,
     "TooManyStreams": 503,
 }
-"""Those of the domain and of the protocol. All others have the status of their nearest base here."""
+"""Errors of the domain and of the protocol. All others have the status of their nearest base here."""
 
 SECRET = "s3cr3t-c4n4ry-17"
 
@@ -63,13 +63,13 @@ def kinds(base: type[HoldfastError] = HoldfastError) -> Iterator[type[HoldfastEr
         yield from kinds(kind)
 
 
-def made(kind: type[HoldfastError], text: str | None) -> HoldfastError:
+def make_error(kind: type[HoldfastError], text: str | None) -> HoldfastError:
     return RunFolded(RunId(text or "r1")) if kind is RunFolded else kind(text)
 
 
 @pytest.fixture(scope="module")
-def known() -> list[type[HoldfastError]]:
-    """All of the package, whichever module they are in."""
+def known_errors() -> list[type[HoldfastError]]:
+    """Return all error types of the package, in every module."""
     for package in ("domain", "protocol", "server", "engine", "storage", "config", "providers", "workspace"):
         root = importlib.import_module(f"holdfast.{package}")
         for module in pkgutil.walk_packages(root.__path__, f"holdfast.{package}."):
@@ -79,33 +79,33 @@ def known() -> list[type[HoldfastError]]:
     return list(dict.fromkeys(kinds()))
 
 
-def test_every_error_has_a_row(known: list[type[HoldfastError]]) -> None:
-    ours = {kind.__name__ for kind in known if kind.__module__ in (errors.__name__, error_status.__name__)}
+def test_every_error_has_a_row(known_errors: list[type[HoldfastError]]) -> None:
+    ours = {kind.__name__ for kind in known_errors if kind.__module__ in (errors.__name__, error_status.__name__)}
     assert ours == set(STATUSES)
 
 
-def test_the_status_of_an_error_is_that_of_its_nearest_base_with_a_row(known: list[type[HoldfastError]]) -> None:
+def test_the_status_of_an_error_is_that_of_its_nearest_base_with_a_row(known_errors: list[type[HoldfastError]]) -> None:
     wrong = []
-    for kind in known:
+    for kind in known_errors:
         if kind.__init__ not in (HoldfastError.__init__, RunFolded.__init__, errors.ProviderError.__init__):
             continue
         base = next(item.__name__ for item in kind.__mro__ if item.__name__ in STATUSES)
-        if status_of(made(kind, None)) != STATUSES[base]:
+        if status_of(make_error(kind, None)) != STATUSES[base]:
             wrong.append(kind.__name__)
     assert not wrong
 
 
-def test_a_body_has_the_message_unless_it_is_a_fault_of_our_own() -> None:
+def test_body_has_the_message_unless_the_error_is_internal() -> None:
     found = {kind for kind in kinds() if kind.__module__ in (errors.__name__, error_status.__name__)}
     for kind in found:
-        body = problem_of(made(kind, SECRET)).message
+        body = problem_of(make_error(kind, SECRET)).message
         assert (SECRET in body) is (STATUSES[kind.__name__] != 500), kind
     for error in (ValueError(SECRET), OSError(1, SECRET), KeyError(SECRET), AssertionError(SECRET), RecursionError()):
         assert status_of(error) == 500
         assert SECRET not in problem_of(error).message
 
 
-async def asked(application: Application, path: str) -> tuple[int, bytes, dict[bytes, bytes]]:
+async def request(application: Application, path: str) -> tuple[int, bytes, dict[bytes, bytes]]:
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -119,27 +119,27 @@ async def asked(application: Application, path: str) -> tuple[int, bytes, dict[b
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
 
 
-async def test_every_error_that_a_handler_raises_is_answered_in_one_shape(caplog: pytest.LogCaptureFixture) -> None:
-    """Also while the server leaves: then a fault is no fault, but everything else keeps its status."""
+async def test_every_handler_error_has_the_same_body_format(caplog: pytest.LogCaptureFixture) -> None:
+    """Also during shutdown: an internal error then becomes 503; all others keep their status."""
     raised: list[BaseException] = []
 
     async def handler(_: Request) -> None:
         raise raised[-1]
 
     route = next(route for route in ROUTES if route.name == "version")
-    async with place() as where, serving(where) as server:
+    async with server_directory() as where, in_process_server(where) as server:
         application = Application(
             server.manager, server.observers, server.application.server, {"version": handler}, stream
         )
         for is_leaving in (False, True):
-            errors_made = [made(item, SECRET) for item in kinds() if item.__name__ in STATUSES]
+            errors_made = [make_error(item, SECRET) for item in kinds() if item.__name__ in STATUSES]
             for error in (*errors_made, ValueError(SECRET)):
                 kind = type(error).__name__
                 status = STATUSES.get(kind, 500)
                 raised.append(error)
                 server.manager.is_closed = is_leaving
                 caplog.clear()
-                answer, body, headers = await asked(application, route.full_path)
+                answer, body, headers = await request(application, route.full_path)
                 server.manager.is_closed = False
                 expected = 503 if is_leaving and status == 500 else status
                 assert answer == expected, (kind, is_leaving)

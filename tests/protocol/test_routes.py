@@ -19,7 +19,7 @@ from holdfast.protocol.routes import ROUTES
 from holdfast.server.routes.handlers import HANDLERS
 
 
-def test_names_and_places_are_unique() -> None:
+def test_names_and_paths_are_unique() -> None:
     assert len({route.name for route in ROUTES}) == len(ROUTES)
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
 
@@ -38,7 +38,7 @@ def test_the_document_contains_every_route() -> None:
         assert names == set(re.findall(r"\{(\w+)\}", route.path))
 
 
-def test_each_error_has_the_status_that_was_promised() -> None:
+def test_each_error_has_its_documented_status() -> None:
     expected: list[tuple[HoldfastError, int]] = [
         (EmptyPrompt(), 400),
         (UnknownSession(), 400),
@@ -60,8 +60,8 @@ def test_an_internal_error_reveals_nothing() -> None:
     assert "secret" not in problem_of(ValueError("secret")).message
 
 
-def test_an_error_body_that_cannot_be_read_has_no_message() -> None:
-    """C-28: then the status alone is shown, and nothing is echoed."""
+def test_unreadable_error_body_has_no_message() -> None:
+    """C-28: only the status is shown, and nothing is echoed."""
     for body in (b"", b"<html>", b"{}", b'{"message":""}', b'{"message":5}', b"\xff"):
         assert message_of(body) is None
     assert message_of(b'{"message":"no","more":1}') == "no"

@@ -7,15 +7,17 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["JsonServer", "json_server", "silent_port"]
+from stream_servers import stream_server
+
+__all__ = ["JsonServer", "json_server"]
 
 
 class JsonServer:
-    """`answers` are by path: an object becomes JSON, bytes are sent as they are, a status is sent without a body."""
+    """`answers` are by path: an object becomes JSON, bytes are sent unchanged, a status is sent without a body."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.headers: dict[str, str] = {}
         self.held = asyncio.Event()
         self.held.set()
@@ -33,7 +35,7 @@ class JsonServer:
                 self.headers = {name.lower(): value for name, _, value in (item.partition(": ") for item in rest)}
                 body = await reader.readexactly(int(self.headers.get("content-length", 0)))
                 method, path, _ = line.split()
-                self.asked.append(f"{method} {path}")
+                self.requests.append(f"{method} {path}")
                 self.waiting.set()
                 await self.held.wait()
                 writer.write(self._answer(path, body))
@@ -54,22 +56,7 @@ class JsonServer:
 
 @asynccontextmanager
 async def json_server() -> AsyncIterator[JsonServer]:
+    """Run a server without responses for the duration of the block."""
     server = JsonServer()
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    server.port = listener.sockets[0].getsockname()[1]
-    try:
+    async with stream_server(server.serve) as server.port:
         yield server
-    finally:
-        server.held.set()
-        listener.close()
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-
-async def silent_port() -> int:
-    """Where nobody listens."""
-    listener = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port: int = listener.sockets[0].getsockname()[1]
-    listener.close()
-    await listener.wait_closed()
-    return port

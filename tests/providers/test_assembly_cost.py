@@ -21,7 +21,7 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.engine.history import conversation
 from holdfast.providers.chat_request import chat_body
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 
 INFO = ModelInfo("local", "m", 100_000)
 
@@ -31,7 +31,7 @@ def message(number: int, role: Role, *parts: Part) -> Message:
 
 
 def history(turns: int) -> list[Message]:
-    """Prompts, calls, results, answers; every tenth turn has left no answer."""
+    """Return prompts, calls, results and responses; every tenth turn has no response."""
     found: list[Message] = []
     for number in range(turns):
         call = ToolCallId(f"c{number}")
@@ -44,7 +44,7 @@ def history(turns: int) -> list[Message]:
 
 
 def calls_for(turns: int) -> tuple[int, int]:
-    """How many calls were made, of Python's functions and of others; and the bytes of the body."""
+    """Return the number of function calls, in Python and in C, and the bytes of the body."""
     messages = history(turns)
     count = 0
 
@@ -63,7 +63,7 @@ def calls_for(turns: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("turns", [50, 400])
-def test_twice_the_history_costs_twice_the_work(turns: int) -> None:
+def test_cost_of_assembly_is_linear_in_the_history(turns: int) -> None:
     few, many = calls_for(turns), calls_for(2 * turns)
     assert many[0] < 2.2 * few[0]
     assert many[1] < 2.2 * few[1]

@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.model_requests import FinishedPart, StepFinish, StreamPart, TextDelta
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream
 from holdfast.providers.model_discovery import parse_openai_models
-from providers.stand import shape
+from providers.adapters import shape
 
 FINISHES: dict[StepFinish, str] = {
     "stop": "stop end_turn stop_sequence eos eos_token complete completed STOP",
@@ -30,14 +30,14 @@ def piece(*, finish: str | None = None, **delta: Any) -> dict[str, Any]:  # noqa
 
 
 @pytest.mark.parametrize("reason", get_args(StepFinish))
-def test_every_word_for_an_end(reason: StepFinish) -> None:
+def test_every_finish_reason(reason: StepFinish) -> None:
     for word in FINISHES[reason].split():
         assert answer(piece(finish=word))[-1] == FinishedPart(reason), word
     assert FINISHES.keys() == set(get_args(StepFinish))
 
 
 @pytest.mark.parametrize("word", [None, "", "null", "none", "None"])
-def test_no_end(word: str | None) -> None:
+def test_missing_finish_reason(word: str | None) -> None:
     made = ChatResponse()
     assert made.feed([msgspec.json.encode(piece(finish=word))]) == [TextDelta("hi")]
     assert not made.is_finished
@@ -60,7 +60,7 @@ BESIDE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_text_with_something_beside_it(name: str) -> None:
+def test_text_beside_another_field(name: str) -> None:
     chunk, expected = BESIDE[name]
     seen = shape(answer(chunk))
     assert ("text", "hi") in seen
@@ -79,12 +79,12 @@ def test_text_with_something_beside_it(name: str) -> None:
         {"type": "error", "message": "no"},
     ],
 )
-def test_text_with_an_error_beside_it(chunk: dict[str, Any]) -> None:
+def test_text_beside_an_error(chunk: dict[str, Any]) -> None:
     with pytest.raises(ErrorInStream):
         answer(chunk)
 
 
-def test_only_the_first_of_several_answers_counts() -> None:
+def test_only_the_first_choice_counts() -> None:
     one, two = piece()["choices"][0], piece(content="ho")["choices"][0]
     assert shape(answer({"choices": [one, two]}))[0] == ("text", "hi")
 
@@ -109,6 +109,6 @@ def test_reported_usage_takes_precedence_over_timings() -> None:
         ({"id": "embedder"}, True),
     ],
 )
-def test_which_models_of_a_list_can_talk(item: dict[str, Any], is_listed: bool) -> None:
+def test_chat_models_of_a_list(item: dict[str, Any], is_listed: bool) -> None:
     found, _ = parse_openai_models({"data": [item]})
     assert bool(found) == is_listed

@@ -13,42 +13,42 @@ from holdfast.domain.model_requests import FinishedPart, StepFinish, StreamPart,
 from holdfast.domain.usage import Usage
 from holdfast.engine.response_builder import ResponseBuilder
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 from holdfast.testing.gates import Gate, settle_down, start
 from model_server import chat
-from model_server.script import Ask, Redact, Reply, Say, Think
+from model_server.script import CallTool, Redact, Reply, Say, Think
 from model_server.server import WIRES
-from providers.stand import (
+from providers.adapters import (
     ALL,
-    ENDS,
-    ERRORS,
+    COMPATIBLE,
+    END_MARKERS,
     KEY,
-    LEAN,
     LIBRARIES,
+    STREAM_ERRORS,
     Adapter,
-    Subject,
+    AdapterCase,
     collect,
     message,
     prompt,
-    read_on,
+    read_to_end,
     serving,
     shape,
 )
 
 pytestmark = LIBRARIES
 
-subjects = pytest.mark.parametrize("subject", ALL, ids=str)
+adapters = pytest.mark.parametrize("adapter", ALL, ids=str)
 
-HOLE = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 WORDS = ("Hel", "lo, wörld ", "🌍!")
-CALL = Ask("call_a", "ls", ('{"pa', 'th": ', '"/ä"}'))
+CALL = CallTool("call_a", "ls", ('{"pa', 'th": ', '"/ä"}'))
 FULL = Reply((Think(("I ", "think")), Say(WORDS), CALL), usage=Usage(100, 20, 40))
 
 
-@subjects
-async def test_every_part_arrives_in_order(subject: Subject) -> None:
+@adapters
+async def test_every_part_arrives_in_order(adapter: AdapterCase) -> None:
     async with serving(FULL) as server:
-        parts = await collect(subject.on(server.base_url(subject.wire)))
+        parts = await collect(adapter.on(server.base_url(adapter.wire)))
     seen = [item for item in shape(parts) if item[0] not in ("signature", "redacted")]
     assert [name for name, _ in seen] == [
         "reasoning", "text", "call call_a ls", "ToolCallEnd", "UsagePart", "FinishedPart",
@@ -62,64 +62,64 @@ async def test_every_part_arrives_in_order(subject: Subject) -> None:
     ]
 
 
-@subjects
-async def test_parts_are_yielded_as_they_are_received(subject: Subject) -> None:
-    """Nothing is kept back until the end."""
+@adapters
+async def test_parts_are_yielded_as_they_are_received(adapter: AdapterCase) -> None:
+    """Nothing is buffered until the end."""
     gate = Gate()
     async with serving(Reply((Say(("one",)), gate, Say(("two",))))) as server:
-        stream = subject.on(server.base_url(subject.wire)).stream(prompt())
+        stream = adapter.on(server.base_url(adapter.wire)).stream(prompt())
         assert await anext(stream) == TextDelta("one")
         gate.open()
         assert [part async for part in stream][-1] == FinishedPart("stop")
 
 
-@subjects
+@adapters
 @pytest.mark.parametrize("finish", ["stop", "length", "content_filter", "tool_calls"])
-async def test_the_finish_reason_is_reported(subject: Subject, finish: StepFinish) -> None:
-    if subject.wire == "mistral" and finish == "content_filter":
-        # It has no word for it.
+async def test_the_finish_reason_is_reported(adapter: AdapterCase, finish: StepFinish) -> None:
+    if adapter.wire == "mistral" and finish == "content_filter":
+        # This wire has no word for it.
         return
     acts = (Say(("so",)), CALL) if finish == "tool_calls" else (Say(("so",)),)
     async with serving(Reply(acts, finish=finish)) as server:
-        parts = await collect(subject.on(server.base_url(subject.wire)))
+        parts = await collect(adapter.on(server.base_url(adapter.wire)))
     assert parts[-1] == FinishedPart(finish)
 
 
-@subjects
-async def test_several_calls_at_once(subject: Subject) -> None:
-    calls = tuple(Ask(f"call_{number}", "ls", ('{"path":', f'"{number}"' + "}")) for number in range(3))
+@adapters
+async def test_parallel_calls(adapter: AdapterCase) -> None:
+    calls = tuple(CallTool(f"call_{number}", "ls", ('{"path":', f'"{number}"' + "}")) for number in range(3))
     async with serving(Reply(calls)) as server:
-        seen = shape(await collect(subject.on(server.base_url(subject.wire))))
-    told = [(name, msgspec.json.decode(text)) for name, text in seen if name.startswith("call ")]
-    assert told == [(f"call call_{number} ls", {"path": str(number)}) for number in range(3)]
+        seen = shape(await collect(adapter.on(server.base_url(adapter.wire))))
+    received = [(name, msgspec.json.decode(text)) for name, text in seen if name.startswith("call ")]
+    assert received == [(f"call call_{number} ls", {"path": str(number)}) for number in range(3)]
 
 
-@subjects
-async def test_malformed_arguments_are_passed_on(subject: Subject) -> None:
-    """They are judged where the call is put together. Gemini has no way to say them."""
-    if subject.wire == "gemini":
+@adapters
+async def test_malformed_arguments_are_passed_on(adapter: AdapterCase) -> None:
+    """They are checked where the call is assembled. Gemini cannot express them."""
+    if adapter.wire == "gemini":
         return
-    async with serving(Reply((Ask("call_a", "ls", ('{"path": ', "oops")),))) as server:
-        seen = shape(await collect(subject.on(server.base_url(subject.wire))))
+    async with serving(Reply((CallTool("call_a", "ls", ('{"path": ', "oops")),))) as server:
+        seen = shape(await collect(adapter.on(server.base_url(adapter.wire))))
     assert ("call call_a ls", '{"path": oops') in seen
 
 
-HALF = Reply(
+LONE_SURROGATE = Reply(
     (
         Think(("I \ud83d ", "think")),
         Say(("one \ud83d, ", "\ude00 two, ", "😀")),
-        Ask("call_a", "ls", ('{"path": "x \\', 'ud83d y \\ud83d\\ude00"}')),
+        CallTool("call_a", "ls", ('{"path": "x \\', 'ud83d y \\ud83d\\ude00"}')),
     )
 )
 
 
-@subjects
+@adapters
 @pytest.mark.parametrize("size", [0, 5])
-async def test_half_a_character_is_replaced(subject: Subject, size: int) -> None:
-    """On every wire, in text, thoughts and arguments, however the bytes are cut; the rest of the answer counts."""
-    reply = msgspec.structs.replace(HALF, pieces=pieces_of(size)) if size else HALF
+async def test_lone_surrogate_is_replaced(adapter: AdapterCase, size: int) -> None:
+    """On every wire, in text, reasoning and arguments, wherever the bytes are split; the rest is kept."""
+    reply = msgspec.structs.replace(LONE_SURROGATE, pieces=pieces_of(size)) if size else LONE_SURROGATE
     async with serving(reply) as server:
-        parts = await collect(subject.on(server.base_url(subject.wire)))
+        parts = await collect(adapter.on(server.base_url(adapter.wire)))
     assembly = ResponseBuilder(message("assistant", id="m"))
     for part in parts:
         assembly.feed(part, 1)
@@ -129,15 +129,15 @@ async def test_half_a_character_is_replaced(subject: Subject, size: int) -> None
     assert isinstance(thoughts, Reasoning)
     assert isinstance(text, Text)
     assert isinstance(call, ToolCall)
-    assert [thoughts.thinking, text.text] == [f"I {HOLE} think", f"one {HOLE}, {HOLE} two, 😀"]
-    assert msgspec.json.decode(call.input) == {"path": f"x {HOLE} y 😀"}
+    assert [thoughts.thinking, text.text] == [f"I {REPLACEMENT} think", f"one {REPLACEMENT}, {REPLACEMENT} two, 😀"]
+    assert msgspec.json.decode(call.input) == {"path": f"x {REPLACEMENT} y 😀"}
     assert not assembly.malformed_calls
 
 
-@subjects
-async def test_without_usage_none_is_reported(subject: Subject) -> None:
+@adapters
+async def test_without_usage_none_is_reported(adapter: AdapterCase) -> None:
     async with serving(Reply((Say(("so",)),))) as server:
-        parts = await collect(subject.on(server.base_url(subject.wire)))
+        parts = await collect(adapter.on(server.base_url(adapter.wire)))
     assert not [part for part in parts if isinstance(part, UsagePart) and part.usage.input_tokens]
 
 
@@ -145,19 +145,19 @@ def pieces_of(size: int) -> Callable[[bytes], list[bytes]]:
     return lambda data: [data[place : place + size] for place in range(0, len(data), size)]
 
 
-@subjects
+@adapters
 @pytest.mark.parametrize("size", [1, 7, 64])
-async def test_a_body_can_be_split_anywhere(subject: Subject, size: int) -> None:
+async def test_a_body_can_be_split_anywhere(adapter: AdapterCase, size: int) -> None:
     async with serving(FULL, msgspec.structs.replace(FULL, pieces=pieces_of(size))) as server:
-        model = subject.on(server.base_url(subject.wire))
+        model = adapter.on(server.base_url(adapter.wire))
         assert shape(await collect(model)) == shape(await collect(model))
 
 
 # Failures
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """What a provider answers, and what it means."""
+class ErrorCase(msgspec.Struct, frozen=True):
+    """An error response of a provider, and its meaning."""
 
     status: int
     body: str
@@ -167,32 +167,34 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 REFUSALS = (
-    Refused(401, '{"error":{"message":"Incorrect API key provided: KEY"}}', "credentials"),
-    Refused(402, '{"error":{"message":"Payment required"}}', "quota"),
-    Refused(404, '{"error":{"message":"The model `m` does not exist","type":"not_found_error"}}', "refused"),
-    Refused(429, '{"error":{"message":"Slow down"}}', "busy", (("retry-after", "7"),), 7.0),
-    Refused(429, '{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}', "quota"),
-    Refused(400, '{"error":{"message":"maximum context length is 8192 tokens"}}', "overflow"),
-    Refused(400, '{"error":{"message":"temperature has to be a number"}}', "refused"),
-    Refused(500, '{"error":{"message":"Internal server error"}}', "busy"),
-    Refused(503, '{"error":{"message":"The engine is overloaded"}}', "busy", (("retry-after-ms", "1500"),), 1.5),
-    Refused(529, '{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', "busy"),
-    Refused(502, "<html><head><title>502 Bad Gateway</title></head></html>", "busy", (("content-type", "text/html"),)),
-    Refused(408, "", "busy"),
-    Refused(409, "{}", "busy"),
-    Refused(307, "", "refused", (("location", "https://elsewhere.test/v1"),)),
+    ErrorCase(401, '{"error":{"message":"Incorrect API key provided: KEY"}}', "credentials"),
+    ErrorCase(402, '{"error":{"message":"Payment required"}}', "quota"),
+    ErrorCase(404, '{"error":{"message":"The model `m` does not exist","type":"not_found_error"}}', "refused"),
+    ErrorCase(429, '{"error":{"message":"Slow down"}}', "busy", (("retry-after", "7"),), 7.0),
+    ErrorCase(429, '{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}', "quota"),
+    ErrorCase(400, '{"error":{"message":"maximum context length is 8192 tokens"}}', "overflow"),
+    ErrorCase(400, '{"error":{"message":"temperature has to be a number"}}', "refused"),
+    ErrorCase(500, '{"error":{"message":"Internal server error"}}', "busy"),
+    ErrorCase(503, '{"error":{"message":"The engine is overloaded"}}', "busy", (("retry-after-ms", "1500"),), 1.5),
+    ErrorCase(529, '{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', "busy"),
+    ErrorCase(
+        502, "<html><head><title>502 Bad Gateway</title></head></html>", "busy", (("content-type", "text/html"),)
+    ),
+    ErrorCase(408, "", "busy"),
+    ErrorCase(409, "{}", "busy"),
+    ErrorCase(307, "", "refused", (("location", "https://elsewhere.test/v1"),)),
 )
 
 
-@subjects
+@adapters
 @pytest.mark.parametrize("refused", REFUSALS, ids=lambda item: f"{item.status}-{item.trouble}")
-async def test_error_statuses_are_classified(subject: Subject, refused: Refused) -> None:
-    """One attempt, no more; the key never appears."""
+async def test_error_statuses_are_classified(adapter: AdapterCase, refused: ErrorCase) -> None:
+    """One attempt only; the key never appears."""
     body = refused.body.replace("KEY", KEY).encode()
     async with serving(Reply(status=refused.status, headers=refused.headers, body=body)) as server:
         with pytest.raises(ProviderError) as caught:
-            await collect(subject.on(server.base_url(subject.wire)))
-        assert len(server.asked) == 1
+            await collect(adapter.on(server.base_url(adapter.wire)))
+        assert len(server.requests) == 1
     error = caught.value
     assert (error.trouble, error.retry_after) == (refused.trouble, refused.retry_after), str(error)
     assert "acme" in str(error)
@@ -201,57 +203,57 @@ async def test_error_statuses_are_classified(subject: Subject, refused: Refused)
     assert error.__cause__ is None
 
 
-@subjects
-async def test_a_web_page_is_no_answer(subject: Subject) -> None:
+@adapters
+async def test_web_page_is_an_error(adapter: AdapterCase) -> None:
     page = b"<!DOCTYPE html><html><head><title>Welcome to nginx</title></head><body>hi</body></html>"
     async with serving(Reply(headers=(("content-type", "text/html; charset=utf-8"),), body=page)) as server:
         with pytest.raises(ProviderError, match="base_url") as caught:
-            await collect(subject.on(server.base_url(subject.wire)))
+            await collect(adapter.on(server.base_url(adapter.wire)))
     assert caught.value.trouble == "refused"
     assert "nginx" in str(caught.value)
 
 
-@subjects
-async def test_a_server_that_is_not_there(subject: Subject) -> None:
+@adapters
+async def test_unreachable_server(adapter: AdapterCase) -> None:
     async with serving(Reply()) as server:
-        url = server.base_url(subject.wire)
+        url = server.base_url(adapter.wire)
     try:
         with pytest.raises(ProviderError, match="base_url") as caught:
-            await collect(subject.on(url))
+            await collect(adapter.on(url))
         assert caught.value.trouble == "not_running"
         assert "the connection was refused" in str(caught.value)
         with pytest.raises(ProviderError, match="there is no port 99999"):
-            await collect(subject.on("http://127.0.0.1:99999/v1"))
+            await collect(adapter.on("http://127.0.0.1:99999/v1"))
     finally:
         await close_connections()
 
 
-@subjects
-async def test_a_failure_in_words_where_a_stream_was_expected(subject: Subject) -> None:
-    """Some gateways say 200 whatever happens."""
+@adapters
+async def test_error_body_with_status_200(adapter: AdapterCase) -> None:
+    """Some gateways always send status 200."""
     body = b'{"error":{"message":"The engine is overloaded, KEY"}}'.replace(b"KEY", KEY.encode())
     async with serving(Reply(body=body)) as server:
         with pytest.raises(ProviderError, match="The engine is overloaded") as caught:
-            await collect(subject.on(server.base_url(subject.wire)))
+            await collect(adapter.on(server.base_url(adapter.wire)))
     assert caught.value.trouble == "busy"
     assert KEY not in str(caught.value)
 
 
-@subjects
-async def test_an_answer_cut_anywhere_is_never_complete(subject: Subject) -> None:
-    """By a broken connection, and by an end that looks like one."""
-    whole = bytes_of(FULL, subject)
+@adapters
+async def test_truncated_response_is_never_complete(adapter: AdapterCase) -> None:
+    """By a broken connection, and by an apparently regular end."""
+    whole = bytes_of(FULL, adapter)
     reply = FULL
     async with serving(script=lambda _: reply) as server:
-        model = subject.on(server.base_url(subject.wire))
+        model = adapter.on(server.base_url(adapter.wire))
         for ends_politely in (False, True):
             for after in range(len(whole)):
                 reply = msgspec.structs.replace(FULL, cut_after=after, ends_politely=ends_politely)
-                await check_cut(model, ENDS[subject.wire], b"".join(whole[:after]))
+                await check_cut(model, END_MARKERS[adapter.wire], b"".join(whole[:after]))
 
 
-def bytes_of(reply: Reply, subject: Subject) -> list[bytes]:
-    return [item for item in WIRES[subject.wire](reply) if isinstance(item, bytes)]
+def bytes_of(reply: Reply, adapter: AdapterCase) -> list[bytes]:
+    return [item for item in WIRES[adapter.wire](reply) if isinstance(item, bytes)]
 
 
 async def check_cut(model: Adapter, ends: Sequence[bytes], sent: bytes) -> None:
@@ -274,15 +276,15 @@ async def outcome(model: Adapter) -> tuple[list[StreamPart], ProviderError | Non
     return parts, None
 
 
-@subjects
-async def test_an_error_in_the_middle(subject: Subject) -> None:
-    beginning = bytes_of(Reply((Say(("one",)),)), subject)[
-        : {"chat": 2, "gemini": 1, "mistral": 2}.get(subject.wire, 4)
+@adapters
+async def test_error_in_the_middle_of_a_stream(adapter: AdapterCase) -> None:
+    beginning = bytes_of(Reply((Say(("one",)),)), adapter)[
+        : {"chat": 2, "gemini": 1, "mistral": 2}.get(adapter.wire, 4)
     ]
-    raw = (*beginning, ERRORS[subject.wire])
+    raw = (*beginning, STREAM_ERRORS[adapter.wire])
     async with serving(Reply(raw=raw)) as server:
         with pytest.raises(ProviderError) as caught:
-            await collect(subject.on(server.base_url(subject.wire)))
+            await collect(adapter.on(server.base_url(adapter.wire)))
     assert caught.value.trouble == "busy", str(caught.value)
     assert KEY not in str(caught.value)
 
@@ -290,21 +292,21 @@ async def test_an_error_in_the_middle(subject: Subject) -> None:
 # Silence and cancellation
 
 
-@subjects
+@adapters
 @pytest.mark.parametrize("phase", ["before headers", "before the first piece", "in the middle"])
-async def test_silence_ends_in_a_stall(subject: Subject, phase: str) -> None:
+async def test_silence_ends_in_a_stall(adapter: AdapterCase, phase: str) -> None:
     gate = Gate()
-    async with serving(held(phase, gate)) as server:
+    async with serving(reply_held_at(phase, gate)) as server:
         quick = ModelAccess(first_byte=0.2, between=0.05)
         with pytest.raises(ProviderError, match=r"came for 0\.(2|05) seconds") as caught:
-            await collect(subject.on(server.base_url(subject.wire), access=quick))
+            await collect(adapter.on(server.base_url(adapter.wire), access=quick))
         assert caught.value.trouble == "stalled"
-        # A library may take longer to ask than anybody waits.
-        for asked in server.asked:
-            await asked.hung_up.wait()
+        # A library may take longer to send the request than the test waits.
+        for request in server.requests:
+            await request.hung_up.wait()
 
 
-def held(phase: str, gate: Gate) -> Reply:
+def reply_held_at(phase: str, gate: Gate) -> Reply:
     if phase == "before headers":
         return Reply((Say(("one",)),), before_head=gate)
     if phase == "before the first piece":
@@ -312,50 +314,50 @@ def held(phase: str, gate: Gate) -> Reply:
     return Reply((Say(("one",)), gate, Say(("two",))))
 
 
-@subjects
+@adapters
 @pytest.mark.parametrize("phase", ["before headers", "before the first piece", "in the middle"])
 @pytest.mark.parametrize("how", ["cancelled", "closed"])
-async def test_ending_the_iteration_closes_the_connection(subject: Subject, phase: str, how: str) -> None:
-    """The server sees it, whatever it was doing."""
+async def test_ending_the_iteration_closes_the_connection(adapter: AdapterCase, phase: str, how: str) -> None:
+    """The server detects it, whatever it was doing."""
     gate = Gate()
-    async with serving(held(phase, gate)) as server:
-        stream = subject.on(server.base_url(subject.wire)).stream(prompt())
+    async with serving(reply_held_at(phase, gate)) as server:
+        stream = adapter.on(server.base_url(adapter.wire)).stream(prompt())
         if phase == "in the middle":
             await anext(stream)
         if how == "closed" and phase == "in the middle":
             await stream.aclose()
         else:
-            reading = start(read_on(stream))
+            reading = start(read_to_end(stream))
             await gate.reached.wait()
             await settle_down()
             reading.cancel()
             await asyncio.wait({reading})
             assert reading.cancelled()
         await (await server.request()).hung_up.wait()
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
-@subjects
-async def test_a_connection_serves_again(subject: Subject) -> None:
+@adapters
+async def test_connection_is_reused(adapter: AdapterCase) -> None:
     async with serving(FULL) as server:
-        model = subject.on(server.base_url(subject.wire))
+        model = adapter.on(server.base_url(adapter.wire))
         for _ in range(3):
             await collect(model)
             await settle_down()
         assert server.connections == 1
 
 
-@subjects
-async def test_two_at_once_do_not_disturb_each_other(subject: Subject) -> None:
-    """One is left in the middle; the other goes on to its end."""
+@adapters
+async def test_concurrent_streams_are_independent(adapter: AdapterCase) -> None:
+    """One is abandoned in the middle; the other continues to its end."""
     gate = Gate()
     async with serving(Reply((Say(("one",)), gate, Say(("two",))))) as server:
-        model = subject.on(server.base_url(subject.wire))
+        model = adapter.on(server.base_url(adapter.wire))
         first, second = model.stream(prompt()), model.stream(prompt())
         await anext(first)
         await anext(second)
         await first.aclose()
-        await server.asked[0].hung_up.wait()
+        await server.requests[0].hung_up.wait()
         gate.open()
         assert shape([part async for part in second])[0] == ("text", "two")
 
@@ -366,41 +368,41 @@ async def test_two_at_once_do_not_disturb_each_other(subject: Subject) -> None:
 SEALED = Reply((Think(("hm",), signature="c2lnbmF0dXJl"), Redact("c2VjcmV0"), Say(("so",)), CALL))
 
 
-@subjects
-async def test_sealed_reasoning_goes_both_ways(subject: Subject) -> None:
-    """What came with an answer is sent back with it, to the same provider."""
+@adapters
+async def test_sealed_reasoning_is_sent_back(adapter: AdapterCase) -> None:
+    """It is sent back with its response, to the same provider."""
     async with serving(SEALED) as server:
-        model = subject.on(server.base_url(subject.wire))
-        answer = ResponseBuilder(message("assistant", id="m2", model=subject.model, provider="acme"))
+        model = adapter.on(server.base_url(adapter.wire))
+        answer = ResponseBuilder(message("assistant", id="m2", model=adapter.model, provider="acme"))
         for part in await collect(model):
             answer.feed(part, 0)
         result = ToolResultPart(ToolResult(ToolCallId("call_a"), "ls", "a b", "", is_error=False))
-        asked = message("user", TextPart(Text("What is here?")))
-        request = prompt(asked, answer.message(), message("tool", result, id="m3"))
+        user_message = message("user", TextPart(Text("What is here?")))
+        request = prompt(user_message, answer.message(), message("tool", result, id="m3"))
         await collect(model, request)
-        body = server.asked[1].body.decode()
+        body = server.requests[1].body.decode()
         other = msgspec.structs.replace(answer.message(), provider="another", model="x")
-        await collect(model, prompt(asked, other, message("tool", result, id="m3")))
-        foreign = server.asked[2].body.decode()
+        await collect(model, prompt(user_message, other, message("tool", result, id="m3")))
+        foreign = server.requests[2].body.decode()
     assert "a b" in body
-    if subject.name in ("openai-chat", "azure"):
-        # This wire as OpenAI itself has it knows no reasoning at all.
+    if adapter.name in ("openai-chat", "azure"):
+        # OpenAI's own form of this wire has no reasoning.
         return
     assert "c2lnbmF0dXJl" in body
     assert "c2lnbmF0dXJl" not in foreign
-    if subject.wire in ("anthropic", "chat", "bedrock"):
-        # Bedrock has it as bytes.
-        redacted = "YzJWamNtVjA=" if subject.wire == "bedrock" else "c2VjcmV0"
+    if adapter.wire in ("anthropic", "chat", "bedrock"):
+        # Bedrock sends it as bytes.
+        redacted = "YzJWamNtVjA=" if adapter.wire == "bedrock" else "c2VjcmV0"
         assert redacted in body
         assert redacted not in foreign
 
 
-async def test_each_byte_boundary_of_the_lean_adapter() -> None:
-    """Two pieces, cut at every place of the whole answer."""
+async def test_compatible_adapter_at_every_byte_boundary() -> None:
+    """Two pieces, split at every position of the response."""
     whole = b"".join(item for item in chat.items(FULL) if isinstance(item, bytes))
     expected: list[tuple[str, str]] | None = None
-    async with serving(script=lambda asked: Reply(raw=cut(whole, len(server.asked)))) as server:
-        model = LEAN.on(server.base_url())
+    async with serving(script=lambda _: Reply(raw=cut(whole, len(server.requests)))) as server:
+        model = COMPATIBLE.on(server.base_url())
         for _ in range(len(whole)):
             seen = shape(await collect(model))
             expected = expected or seen

@@ -21,14 +21,14 @@ async def test_the_demo_model_identifies_itself() -> None:
     assert "scripted model" in harness.end_of("r1").text
 
 
-async def test_it_does_small_tricks_on_request() -> None:
+async def test_demo_model_follows_its_commands() -> None:
     assert (await answer("words=3")).end_of("r1").text == "word1 word2 word3"
     assert (await answer("please fail")).end_of("r1").outcome == "failed"
     harness = await answer("tool=ls")
     assert [line.split(":")[0] for line in await harness.outline()] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_it_is_labelled() -> None:
+async def test_demo_model_is_labelled() -> None:
     info = DemoModel().info
     assert info.is_scripted
     assert info.name == "Scripted tour (no model)"
@@ -42,7 +42,7 @@ async def test_tools_are_called_one_after_the_other_with_their_arguments() -> No
     assert harness.end_of("r1").text == "word1 word2"
 
 
-async def test_nonsense_behind_a_tool_is_passed_on() -> None:
+async def test_invalid_arguments_are_passed_on() -> None:
     harness = await answer("tool=ls {nonsense} words=1")
     assert harness.end_of("r1").outcome == "completed"
 
@@ -64,7 +64,7 @@ async def test_without_tools_the_tour_is_an_ordinary_prompt() -> None:
     assert "scripted model" in harness.end_of("r1").text
 
 
-async def test_it_pretends_to_think() -> None:
+async def test_demo_model_streams_reasoning() -> None:
     harness = await Harness.open(DemoModel())
     await harness.prompt("think", "r1")
     await harness.quiet()

@@ -27,7 +27,7 @@ SWITCH = ModelInfo("p", "m", can_reason=True)
         ("unheard-of", LEVELS, "high", {}),
     ],
 )
-def test_each_has_its_own_words(way: str, info: ModelInfo, effort: str, body: dict[str, Any]) -> None:
+def test_each_server_kind_has_its_own_parameters(way: str, info: ModelInfo, effort: str, body: dict[str, Any]) -> None:
     assert reasoning_body(way, info, Selection(reasoning_effort=effort)) == body
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.providers import model_discovery as module
 from holdfast.providers.http_client import close_connections
+from holdfast.providers.model_access import is_loopback
 from holdfast.providers.model_discovery import (
     DiscoveredModel,
     DiscoveryTarget,
@@ -17,8 +18,7 @@ from holdfast.providers.model_discovery import (
     parse_ollama_models,
     parse_openai_models,
 )
-from holdfast.providers.provider_connection import is_loopback
-from providers.json_server import JsonServer, json_server, silent_port
+from providers.json_server import JsonServer, json_server
 
 TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "nomic-embed-text"}, {"model": "old:1b"}]}
 
@@ -95,7 +95,7 @@ async def test_any_server_is_queried_with_its_key(server: JsonServer, discovery:
     finding = await discovery.query(DiscoveryTarget(f"{server.url}/v1/", headers=(("authorization", "Bearer k"),)))
     assert [(found.id, found.context_window) for found in finding.models] == [("m", 4_096)]
     assert server.headers["authorization"] == "Bearer k"
-    assert server.asked == ["GET /v1/models"]
+    assert server.requests == ["GET /v1/models"]
 
 
 async def test_an_ollama_server_is_recognised_by_its_models(server: JsonServer, discovery: ModelDiscovery) -> None:
@@ -116,26 +116,26 @@ async def test_llama_cpp_reports_its_context_size(server: JsonServer, discovery:
 
 
 @pytest.mark.parametrize("answer", [404, 500, b"<html>", b"[1]", b"\xff", {"data": "x"}, {"data": [1, {"id": 5}]}])
-async def test_nonsense_is_nothing(server: JsonServer, discovery: ModelDiscovery, answer: object) -> None:
+async def test_invalid_response_yields_no_models(server: JsonServer, discovery: ModelDiscovery, answer: object) -> None:
     server.answers["/v1/models"] = answer
     assert (await discovery.query(DiscoveryTarget(f"{server.url}/v1"))).models == ()
 
 
-async def test_a_refused_connection_is_an_empty_result_at_once(discovery: ModelDiscovery) -> None:
-    finding = await discovery.query(DiscoveryTarget(f"http://127.0.0.1:{await silent_port()}/v1", "ollama"))
+async def test_a_refused_connection_is_an_empty_result_at_once(discovery: ModelDiscovery, reserved_port: int) -> None:
+    finding = await discovery.query(DiscoveryTarget(f"http://127.0.0.1:{reserved_port}/v1", "ollama"))
     assert not finding.has_answered
     assert finding.models == ()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/v1", "http://[::1/v1", "http:///v1", "nonsense"])
-async def test_a_bad_address_is_nothing(discovery: ModelDiscovery, url: str) -> None:
+async def test_invalid_address_yields_no_models(discovery: ModelDiscovery, url: str) -> None:
     try:
         assert not (await discovery.query(DiscoveryTarget(url))).has_answered
     finally:
         await close_connections()
 
 
-async def test_a_server_that_hangs_is_given_up(
+async def test_unresponsive_server_times_out(
     server: JsonServer, discovery: ModelDiscovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUERY_TIMEOUT", 0.05)
@@ -153,7 +153,7 @@ async def test_concurrent_queries_share_one_request(server: JsonServer, discover
         await server.waiting.wait()
         server.held.set()
     assert len({id(query.result()) for query in asks}) == 1
-    assert server.asked == ["GET /v1/models"]
+    assert server.requests == ["GET /v1/models"]
 
 
 async def test_a_cancelled_query_does_not_affect_other_callers(server: JsonServer, discovery: ModelDiscovery) -> None:
@@ -168,7 +168,7 @@ async def test_a_cancelled_query_does_not_affect_other_callers(server: JsonServe
     assert second.result().models
 
 
-async def test_answers_are_kept_for_a_while(server: JsonServer) -> None:
+async def test_results_are_cached(server: JsonServer) -> None:
     now = [0.0]
     discovery = ModelDiscovery(lambda: now[0])
     place = DiscoveryTarget(f"{server.url}/v1")
@@ -176,18 +176,18 @@ async def test_answers_are_kept_for_a_while(server: JsonServer) -> None:
     await discovery.query(place)
     now[0] = 299.0
     await discovery.query(place)
-    assert (len(server.asked), discovery.version) == (1, 1)
+    assert (len(server.requests), discovery.version) == (1, 1)
     now[0] = 301.0
     assert discovery.cached(place) is None
     await discovery.query(place)
-    assert (len(server.asked), discovery.version) == (2, 1), "the same answer is no news"
+    assert (len(server.requests), discovery.version) == (2, 1), "an unchanged result does not change the version"
     server.answers["/v1/models"] = 500
     now[0] = 700.0
     await discovery.query(place)
     assert discovery.version == 2
     now[0] = 721.0
     await discovery.query(place)
-    assert len(server.asked) == 4, "who has nothing is asked again sooner"
+    assert len(server.requests) == 4, "an empty result expires sooner"
 
 
 async def test_a_background_query_does_not_wait(server: JsonServer, discovery: ModelDiscovery) -> None:
@@ -214,7 +214,7 @@ async def test_a_background_query_does_not_wait(server: JsonServer, discovery: M
         ("127.0.0.1:abc", "http://127.0.0.1:11434/v1"),
     ],
 )
-def test_ollamas_own_variable_is_read_as_ollama_reads_it(given: str, address: str) -> None:
+def test_ollama_host_variable_is_parsed_like_ollama(given: str, address: str) -> None:
     assert ollama_address({"OLLAMA_HOST": given}) == address
 
 

@@ -12,26 +12,26 @@ from holdfast.providers import model_discovery as module
 from holdfast.providers.model_discovery import DiscoveredModel, DiscoveryResult, DiscoveryTarget, Kind, ModelDiscovery
 from holdfast.testing.seeded_loop import elapse, in_virtual_time
 
-FAR = "http://models.example:80/v1"
-HERE = "http://127.0.0.1:9/v1"
+REMOTE = "http://models.example:80/v1"
+LOCAL = "http://127.0.0.1:9/v1"
 ONE = {"data": [{"id": "m", "n_ctx": 5}]}
 FOUND = DiscoveryResult((DiscoveredModel("m", context_window=5),), has_answered=True)
 
 
-class Net:
-    """Answers by path. A number is a status, a number below 0 a delay without an answer, an error is raised."""
+class FakeNetwork:
+    """Answers by path. A number is a status, a negative number a delay without a response, an error is raised."""
 
     def __init__(self, **answers: Any) -> None:  # noqa: ANN401
         self.answers = {name.replace("_", "/"): answer for name, answer in answers.items()}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.bodies: list[Any] = []
         self.at_once = 0
         self.most_at_once = 0
 
-    async def fetch(self, place: DiscoveryTarget, url: str, body: object = None) -> Any:  # noqa: ANN401
-        assert place.base_url.startswith(url[:20])
+    async def fetch(self, target: DiscoveryTarget, url: str, body: object = None) -> Any:  # noqa: ANN401
+        assert target.base_url.startswith(url[:20])
         path = url.removeprefix("http://models.example:80").removeprefix("http://127.0.0.1:9")
-        self.asked.append(path)
+        self.requests.append(path)
         self.bodies.append(body)
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
@@ -48,8 +48,10 @@ class Net:
             self.at_once -= 1
 
 
-def looked(patch: pytest.MonkeyPatch, net: Net, kind: Kind = "openai", url: str = FAR) -> DiscoveryResult:
-    patch.setattr(module, "_fetch", net.fetch)
+def discover(
+    patch: pytest.MonkeyPatch, network: FakeNetwork, kind: Kind = "openai", url: str = REMOTE
+) -> DiscoveryResult:
+    patch.setattr(module, "_fetch", network.fetch)
 
     async def main() -> DiscoveryResult:
         discovery = ModelDiscovery(asyncio.get_running_loop().time)
@@ -67,7 +69,7 @@ SHOWN = {"capabilities": ["completion"], "model_info": {"q.context_length": 7}}
 
 
 @pytest.mark.parametrize(
-    ("answers", "asked", "models"),
+    ("answers", "requests", "models"),
     [
         ({"v1_models": ONE}, ["/v1/models"], [("m", 5)]),
         # All sizes are known: nothing else is requested, whichever program it is.
@@ -93,13 +95,13 @@ SHOWN = {"capabilities": ["completion"], "model_info": {"q.context_length": 7}}
     ],
 )
 def test_requests_depend_on_the_program_that_answered(
-    answers: dict[str, Any], asked: list[str] | None, models: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    answers: dict[str, Any], requests: list[str] | None, models: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    net = Net(**answers)
-    finding = looked(monkeypatch, net)
+    network = FakeNetwork(**answers)
+    finding = discover(monkeypatch, network)
     assert [(found.id, found.context_window) for found in finding.models] == models
     assert (finding.has_answered, finding.error) == (True, "")
-    assert asked is None or net.asked == asked
+    assert requests is None or network.requests == requests
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_requests_depend_on_the_program_that_answered(
         ("openai", {"v1_models": 403}, DiscoveryResult(error="HTTP 403")),
         ("ollama", {"api_tags": 500}, DiscoveryResult(error="HTTP 500")),
         ("lmstudio", {"v1_models": 502}, DiscoveryResult(error="HTTP 502")),
-        # The list came, the details did not: the list counts.
+        # The list arrived, the details did not: the list is used.
         (
             "ollama",
             {"api_tags": TAGS, "api_show": -60},
@@ -122,10 +124,10 @@ def test_requests_depend_on_the_program_that_answered(
         ),
     ],
 )
-def test_a_server_that_fails_or_hangs(
+def test_failing_or_unresponsive_server(
     kind: Kind, answers: dict[str, Any], expected: DiscoveryResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert looked(monkeypatch, Net(**answers), kind) == expected
+    assert discover(monkeypatch, FakeNetwork(**answers), kind) == expected
 
 
 def test_ollama_is_requested_for_few_details_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +136,12 @@ def test_ollama_is_requested_for_few_details_at_a_time(monkeypatch: pytest.Monke
     def show(body: dict[str, str]) -> Any:  # noqa: ANN401
         return 500 if body["model"] == "m1" else SHOWN
 
-    net = Net(api_tags={"models": [{"model": name} for name in names]}, api_show=show, api_ps={"models": []})
-    finding = looked(monkeypatch, net, "ollama")
-    assert [body["model"] for body in net.bodies if body] == names[:64]
-    assert net.most_at_once == 4
+    network = FakeNetwork(
+        api_tags={"models": [{"model": name} for name in names]}, api_show=show, api_ps={"models": []}
+    )
+    finding = discover(monkeypatch, network, "ollama")
+    assert [body["model"] for body in network.bodies if body] == names[:64]
+    assert network.most_at_once == 4
     assert [found.context_window for found in finding.models] == [7, 0, *[7] * 62, *[0] * 6]
 
 
@@ -171,16 +175,18 @@ class _Client:
         return self._answer
 
 
-def fetched(patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object = None) -> tuple[Any, tuple[Any, ...]]:
+def fetch_with(
+    patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object = None
+) -> tuple[Any, tuple[Any, ...]]:
     client = _Client(answer)
 
     async def http_client(_url: str) -> _Client:
         return client
 
     patch.setattr(module, "http_client", http_client)
-    place = DiscoveryTarget(FAR, headers=(("authorization", "Bearer k"),))
+    target = DiscoveryTarget(REMOTE, headers=(("authorization", "Bearer k"),))
     try:
-        result = in_virtual_time(lambda: module._fetch(place, FAR, body))
+        result = in_virtual_time(lambda: module._fetch(target, REMOTE, body))
     except module._UnexpectedResponse as error:
         return str(error), client.sent[0]
     return result, client.sent[0]
@@ -203,15 +209,17 @@ def fetched(patch: pytest.MonkeyPatch, answer: Exception | _Answer, body: object
         (msgspec.DecodeError("odd"), "odd"),
     ],
 )
-def test_one_request(answer: Exception | _Answer, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_of_one_request(
+    answer: Exception | _Answer, expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_MAX_RESPONSE_SIZE", 8)
-    result, sent = fetched(monkeypatch, answer)
+    result, sent = fetch_with(monkeypatch, answer)
     assert result == expected
-    assert sent == ("GET", FAR, {"accept": "application/json", "authorization": "Bearer k"}, None)
+    assert sent == ("GET", REMOTE, {"accept": "application/json", "authorization": "Bearer k"}, None)
 
 
 def test_a_request_with_a_body_is_a_post(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, sent = fetched(monkeypatch, _Answer(200, [b"{}"]), {"model": "m"})
+    _, sent = fetch_with(monkeypatch, _Answer(200, [b"{}"]), {"model": "m"})
     assert (sent[0], sent[-1]) == ("POST", b'{"model":"m"}')
 
 
@@ -234,54 +242,54 @@ def _raising(error: Exception) -> Callable[..., Any]:
         (_raising(ValueError("odd port")), "odd port"),
     ],
 )
-def test_a_server_of_this_machine_is_tried_first(
+def test_local_server_is_connected_first(
     connect: Callable[..., Any], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a connection no request is made; elsewhere the request decides."""
+    """Without a connection no request is made; for remote servers the request decides."""
     monkeypatch.setattr(asyncio, "open_connection", connect)
-    net = Net(v1_models=ONE)
-    finding = looked(monkeypatch, net, url=HERE)
+    network = FakeNetwork(v1_models=ONE)
+    finding = discover(monkeypatch, network, url=LOCAL)
     assert (finding.models, finding.has_answered) == ((), False)
     assert finding.error == error
-    assert net.asked == []
-    assert looked(monkeypatch, net).has_answered
+    assert network.requests == []
+    assert discover(monkeypatch, network).has_answered
 
 
-def test_answers_are_kept_for_exactly_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_lifetime_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     discovery = ModelDiscovery(lambda: now[0])
-    place, answers = DiscoveryTarget(FAR), [FOUND, DiscoveryResult(error="no"), DiscoveryResult(error="no"), FOUND]
+    target, answers = DiscoveryTarget(REMOTE), [FOUND, DiscoveryResult(error="no"), DiscoveryResult(error="no"), FOUND]
 
-    async def look(_place: DiscoveryTarget) -> DiscoveryResult:
+    async def query(_place: DiscoveryTarget) -> DiscoveryResult:
         return answers.pop(0)
 
-    monkeypatch.setattr(module, "_query_server", look)
+    monkeypatch.setattr(module, "_query_server", query)
 
     async def main() -> None:
         for lasts, version in ((300.0, 1), (20.0, 2), (20.0, 2), (300.0, 3)):
-            finding = await discovery.query(place)
+            finding = await discovery.query(target)
             assert discovery.version == version
             now[0] += lasts - 0.001
-            assert discovery.cached(place) is finding
+            assert discovery.cached(target) is finding
             now[0] += 0.001
-            assert discovery.cached(place) is None
+            assert discovery.cached(target) is None
 
     in_virtual_time(main)
 
 
-def test_one_request_is_under_way_for_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after its answer has been forgotten, and none is left after a close."""
+def test_one_query_is_pending_per_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even after its result has expired; none is left after a close."""
     places: list[DiscoveryTarget] = []
 
-    async def look(place: DiscoveryTarget) -> DiscoveryResult:
-        places.append(place)
+    async def query(target: DiscoveryTarget) -> DiscoveryResult:
+        places.append(target)
         await elapse(1)
         return FOUND
 
     async def main() -> None:
-        monkeypatch.setattr(module, "_query_server", look)
+        monkeypatch.setattr(module, "_query_server", query)
         discovery = ModelDiscovery(asyncio.get_running_loop().time)
-        one, other = DiscoveryTarget(FAR), DiscoveryTarget(FAR, headers=(("a", "b"),))
+        one, other = DiscoveryTarget(REMOTE), DiscoveryTarget(REMOTE, headers=(("a", "b"),))
         discovery.query_in_background(one)
         discovery.query_in_background(one)
         assert tuple(await asyncio.gather(discovery.query(one), discovery.query(other))) == (FOUND, FOUND)
@@ -303,5 +311,5 @@ def test_one_request_is_under_way_for_each_place(monkeypatch: pytest.MonkeyPatch
 
 def test_fields_that_are_not_given() -> None:
     assert DiscoveryResult() == DiscoveryResult((), has_answered=False, error="")
-    assert DiscoveryTarget(FAR) == DiscoveryTarget(FAR, "openai", ())
-    assert "models" not in repr(DiscoveryTarget(FAR, headers=(("authorization", "k"),)))
+    assert DiscoveryTarget(REMOTE) == DiscoveryTarget(REMOTE, "openai", ())
+    assert "models" not in repr(DiscoveryTarget(REMOTE, headers=(("authorization", "k"),)))

@@ -14,12 +14,12 @@ from holdfast.providers.provider_errors import (
     status_error,
 )
 
-PLACE = ErrorContext("acme", "m", "http://acme/v1", ("the-secret-key",))
+ACCESS = ErrorContext("acme", "m", "http://acme/v1", ("the-secret-key",))
 NOW = 1_700_000_000.0
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
         "prompt is too long: 210000 tokens > 200000 maximum",
@@ -35,10 +35,10 @@ NOW = 1_700_000_000.0
         "The prompt is too large for the context window of this model",
     ],
 )
-def test_a_conversation_that_is_too_long(said: str) -> None:
-    body = b'{"error":{"message":"%s"}}' % said.encode()
-    assert status_error(PLACE, 400, {}, body, now=NOW).trouble == "overflow"
-    assert error_in_stream(PLACE, {"message": said}).trouble == "overflow"
+def test_context_overflow_is_recognised(message: str) -> None:
+    body = b'{"error":{"message":"%s"}}' % message.encode()
+    assert status_error(ACCESS, 400, {}, body, now=NOW).trouble == "overflow"
+    assert error_in_stream(ACCESS, {"message": message}).trouble == "overflow"
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_a_conversation_that_is_too_long(said: str) -> None:
         (302, "", "refused"),
     ],
 )
-def test_statuses_and_words(status: int, body: str, trouble: Trouble) -> None:
-    assert status_error(PLACE, status, {}, body.encode(), now=NOW).trouble == trouble
+def test_classification_by_status_and_text(status: int, body: str, trouble: Trouble) -> None:
+    assert status_error(ACCESS, status, {}, body.encode(), now=NOW).trouble == trouble
 
 
 def test_a_provider_can_decide_about_a_retry() -> None:
-    assert status_error(PLACE, 400, {"x-should-retry": "true"}, b"", now=NOW).trouble == "busy"
-    assert status_error(PLACE, 500, {"x-should-retry": "false"}, b"", now=NOW).trouble == "refused"
+    assert status_error(ACCESS, 400, {"x-should-retry": "true"}, b"", now=NOW).trouble == "busy"
+    assert status_error(ACCESS, 500, {"x-should-retry": "false"}, b"", now=NOW).trouble == "refused"
 
 
 @pytest.mark.parametrize(
@@ -88,43 +88,43 @@ def test_a_provider_can_decide_about_a_retry() -> None:
         ({}, None),
     ],
 )
-def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert status_error(PLACE, 429, headers, b"", now=NOW).retry_after == seconds
+def test_retry_delay_of_headers(headers: dict[str, str], seconds: float | None) -> None:
+    assert status_error(ACCESS, 429, headers, b"", now=NOW).retry_after == seconds
 
 
 def test_the_upstream_error_of_a_gateway_is_found() -> None:
     inner = '{"error":{"message":"the long words of the provider behind it"}}'
     body = msgspec.json.encode({"error": {"message": "Provider returned error", "metadata": {"raw": inner}}})
-    assert "the long words of the provider behind it" in str(status_error(PLACE, 429, {}, body, now=NOW))
+    assert "the long words of the provider behind it" in str(status_error(ACCESS, 429, {}, body, now=NOW))
 
 
 def test_errors_contain_advice() -> None:
-    assert "holdfast login acme" in str(status_error(PLACE, 401, {}, b"", now=NOW))
-    assert "holdfast models acme" in str(status_error(PLACE, 404, {}, b'{"error":"model not found"}', now=NOW))
-    assert "base_url (http://acme/v1)" in str(status_error(PLACE, 404, {}, b"404 page not found", now=NOW))
-    assert "http://acme/v1" in str(connection_error(PLACE, "refused"))
-    assert "https://new" in str(status_error(PLACE, 301, {"location": "https://new"}, b"", now=NOW))
-    assert stall_error(PLACE, 60, has_begun=True).trouble == "stalled"
-    assert incomplete_error(PLACE).trouble == "cut"
+    assert "holdfast login acme" in str(status_error(ACCESS, 401, {}, b"", now=NOW))
+    assert "holdfast models acme" in str(status_error(ACCESS, 404, {}, b'{"error":"model not found"}', now=NOW))
+    assert "base_url (http://acme/v1)" in str(status_error(ACCESS, 404, {}, b"404 page not found", now=NOW))
+    assert "http://acme/v1" in str(connection_error(ACCESS, "refused"))
+    assert "https://new" in str(status_error(ACCESS, 301, {"location": "https://new"}, b"", now=NOW))
+    assert stall_error(ACCESS, 60, has_begun=True).trouble == "stalled"
+    assert incomplete_error(ACCESS).trouble == "cut"
 
 
 def test_a_long_retry_delay_is_mentioned() -> None:
-    assert "minutes" not in str(status_error(PLACE, 429, {"retry-after": "60"}, b"", now=NOW))
-    assert "for 90 minutes" in str(status_error(PLACE, 429, {"retry-after": "5400"}, b"", now=NOW))
-    assert "for 24 hours" in str(status_error(PLACE, 429, {"retry-after": "inf"}, b"", now=NOW))
+    assert "minutes" not in str(status_error(ACCESS, 429, {"retry-after": "60"}, b"", now=NOW))
+    assert "for 90 minutes" in str(status_error(ACCESS, 429, {"retry-after": "5400"}, b"", now=NOW))
+    assert "for 24 hours" in str(status_error(ACCESS, 429, {"retry-after": "inf"}, b"", now=NOW))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'""'])
 def test_an_empty_body_is_not_quoted(body: bytes) -> None:
-    assert str(status_error(PLACE, 500, {}, body, now=NOW)) == "acme: it answered with HTTP 500."
+    assert str(status_error(ACCESS, 500, {}, body, now=NOW)) == "acme: it answered with HTTP 500."
 
 
 @pytest.mark.parametrize(
     "body", [b"x\n\x00y" * 10_000, b'{"error":{"message":"' + b"too much of this " * 500_000 + b'"}}']
 )
 def test_errors_are_short_and_on_one_line(body: bytes) -> None:
-    """Also those that repeat all they were sent: only their beginning is looked at."""
-    error = str(status_error(PLACE, 400, {}, body, now=NOW))
+    """Even errors that repeat the whole request: only their beginning is read."""
+    error = str(status_error(ACCESS, 400, {}, body, now=NOW))
     assert len(error) < 500
     assert error.isprintable()
 
@@ -140,10 +140,10 @@ def test_errors_are_short_and_on_one_line(body: bytes) -> None:
     ],
 )
 def test_no_credentials_appear_in_messages(text: str) -> None:
-    shown = redact(text, PLACE.secrets)
+    shown = redact(text, ACCESS.secrets)
     for secret in ("the-secret-key", "abcdefghijkl", "eyJhbGciOi", "AIzaSyA1234567890", "the-password"):
         assert secret not in shown
-    assert "the-secret-key" not in repr(PLACE)
+    assert "the-secret-key" not in repr(ACCESS)
 
 
 @pytest.mark.parametrize(
@@ -157,16 +157,16 @@ def test_no_credentials_appear_in_messages(text: str) -> None:
         (None, "other"),
     ],
 )
-def test_errors_within_an_answer(error: object, trouble: Trouble) -> None:
-    assert error_in_stream(PLACE, error).trouble == trouble
+def test_errors_within_a_stream(error: object, trouble: Trouble) -> None:
+    assert error_in_stream(ACCESS, error).trouble == trouble
 
 
 def test_a_retry_delay_in_the_message_text() -> None:
-    assert error_in_stream(PLACE, {"message": "rate limit, try again in 250ms", "code": 429}).retry_after == 0.25
+    assert error_in_stream(ACCESS, {"message": "rate limit, try again in 250ms", "code": 429}).retry_after == 0.25
 
 
 def test_a_refused_key_is_named_in_the_advice() -> None:
-    """One that is stored is of no use while the settings name another."""
-    said = str(status_error(PLACE, 401, {}, b'{"error":{"message":"no"}}', now=0))
-    assert "`holdfast login acme`" in said
-    assert "providers.acme.api_key" in said
+    """A stored key is not used while the settings name another."""
+    text = str(status_error(ACCESS, 401, {}, b'{"error":{"message":"no"}}', now=0))
+    assert "`holdfast login acme`" in text
+    assert "providers.acme.api_key" in text

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.errors import ProviderError, Trouble
-from holdfast.http11.connection import ConnectionRefused, RequestWatchdog
+from holdfast.http11.client_connection import ConnectionRefused, RequestWatchdog
 from holdfast.providers import provider_errors
 from holdfast.providers.provider_errors import (
     ErrorContext,
@@ -22,42 +22,42 @@ from holdfast.providers.provider_errors import (
 )
 from holdfast.testing.seeded_loop import in_virtual_time
 
-PLACE = ErrorContext("acme", "m", "http://acme.test/v1")
+ACCESS = ErrorContext("acme", "m", "http://acme.test/v1")
 BARE = ErrorContext("acme")
 LOCAL = ErrorContext("acme", base_url="http://127.0.0.1:1/v1")
 
 
-def refused(status: int, body: Any = b"", place: ErrorContext = PLACE, **headers: str) -> str:  # noqa: ANN401
+def error_text(status: int, body: Any = b"", access: ErrorContext = ACCESS, **headers: str) -> str:  # noqa: ANN401
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return str(
-        status_error(place, status, {name.replace("_", "-"): value for name, value in headers.items()}, data, now=0)
+        status_error(access, status, {name.replace("_", "-"): value for name, value in headers.items()}, data, now=0)
     )
 
 
 ADVICE = [
     (
-        refused(404, b"nothing"),
+        error_text(404, b"nothing"),
         "acme: nothing (HTTP 404). Check base_url (http://acme.test/v1): it mostly ends in /v1.",
     ),
-    (refused(404, b"nothing", BARE), "acme: nothing (HTTP 404). Check base_url: it mostly ends in /v1."),
+    (error_text(404, b"nothing", BARE), "acme: nothing (HTTP 404). Check base_url: it mostly ends in /v1."),
     (
-        refused(404, b"no such model"),
+        error_text(404, b"no such model"),
         "acme: no such model (HTTP 404). Check the model's name; `holdfast models acme` lists those there are.",
     ),
-    (refused(405, b"nothing"), "acme: nothing (HTTP 405)."),
-    (refused(405, b"no such model"), "acme: no such model (HTTP 405)."),
-    (refused(399, b"x"), "acme: it redirects to another address (HTTP 399). Check base_url (http://acme.test/v1)."),
-    (refused(300, b"x", BARE, location="/y"), "acme: it redirects to /y (HTTP 300). Check base_url."),
-    (refused(400, b"x"), "acme: x (HTTP 400)."),
-    (refused(299, b"x"), "acme: x (HTTP 299)."),
-    (refused(400, b"HTTP 400 at once."), "acme: HTTP 400 at once."),
-    (refused(503, b"loading"), "acme: loading (HTTP 503). It is still loading its model."),
+    (error_text(405, b"nothing"), "acme: nothing (HTTP 405)."),
+    (error_text(405, b"no such model"), "acme: no such model (HTTP 405)."),
+    (error_text(399, b"x"), "acme: it redirects to another address (HTTP 399). Check base_url (http://acme.test/v1)."),
+    (error_text(300, b"x", BARE, location="/y"), "acme: it redirects to /y (HTTP 300). Check base_url."),
+    (error_text(400, b"x"), "acme: x (HTTP 400)."),
+    (error_text(299, b"x"), "acme: x (HTTP 299)."),
+    (error_text(400, b"HTTP 400 at once."), "acme: HTTP 400 at once."),
+    (error_text(503, b"loading"), "acme: loading (HTTP 503). It is still loading its model."),
     (
-        refused(402),
+        error_text(402),
         "acme: it answered with HTTP 402. Look at the account's plan and billing there, or choose another model.",
     ),
     (
-        str(connection_error(PLACE, "")),
+        str(connection_error(ACCESS, "")),
         "acme: the connection broke. Is http://acme.test/v1 the right base_url, and does it run?",
     ),
     (str(connection_error(BARE, "gone.")), "acme: gone. Is the server the right base_url, and does it run?"),
@@ -66,30 +66,30 @@ ADVICE = [
         str(connection_error(LOCAL, "x", is_refused=True)),
         "acme: x. No server runs at http://127.0.0.1:1/v1: start it, or correct base_url.",
     ),
-    (str(incomplete_error(PLACE)), "acme: the answer ended before it was complete."),
-    (str(incomplete_error(PLACE, "reset")), "acme: the answer ended before it was complete (reset)."),
+    (str(incomplete_error(ACCESS)), "acme: the answer ended before it was complete."),
+    (str(incomplete_error(ACCESS, "reset")), "acme: the answer ended before it was complete (reset)."),
     (
-        str(stall_error(PLACE, 1, has_begun=False)),
+        str(stall_error(ACCESS, 1, has_begun=False)),
         "acme: nothing came for 1 second. If the server is slow by nature, set providers.acme.timeout higher.",
     ),
     (
-        str(stall_error(PLACE, 2.5, has_begun=True)),
+        str(stall_error(ACCESS, 2.5, has_begun=True)),
         "acme: nothing more came for 2.5 seconds. If the server is slow by nature, set providers.acme.timeout higher.",
     ),
-    (str(error_in_stream(PLACE, "")), "acme: an error without a word."),
-    (str(refused_error(PLACE, "no")), "acme: no."),
-    (str(refused_error(PLACE, "no", "Do this.")), "acme: no. Do this."),
-    (str(credentials_error(PLACE, "no"))[:20], "acme: no. Check the "),
+    (str(error_in_stream(ACCESS, "")), "acme: an error without a word."),
+    (str(refused_error(ACCESS, "no")), "acme: no."),
+    (str(refused_error(ACCESS, "no", "Do this.")), "acme: no. Do this."),
+    (str(credentials_error(ACCESS, "no"))[:20], "acme: no. Check the "),
     (
-        refused(404, b"<html><title>Hi</title>"),
+        error_text(404, b"<html><title>Hi</title>"),
         "acme: a web page (“Hi”) came instead of a model's answer (HTTP 404). Check base_url (http://acme.test/v1): it "
         "mostly ends in /v1.",
     ),
     (
-        refused(404, b"<html>", BARE),
+        error_text(404, b"<html>", BARE),
         "acme: a web page came instead of a model's answer (HTTP 404). Check base_url: it mostly ends in /v1.",
     ),
-    (refused(502, b"<html><title>Bad</title>"), "acme: Bad (HTTP 502)."),
+    (error_text(502, b"<html><title>Bad</title>"), "acme: Bad (HTTP 502)."),
 ]
 
 
@@ -108,7 +108,7 @@ def test_text_and_advice(text: str, expected: str) -> None:
     ],
 )
 def test_a_long_wait_is_part_of_the_text(wait: str, expected: str) -> None:
-    assert refused(429, b"x", retry_after=wait) == f"acme: x (HTTP 429).{expected}"
+    assert error_text(429, b"x", retry_after=wait) == f"acme: x (HTTP 429).{expected}"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_a_long_wait_is_part_of_the_text(wait: str, expected: str) -> None:
         ({"retry-after": "Thu, 01 Jax 1970 00:00:07 GMT"}, None),
     ],
 )
-def test_the_finer_header_first(headers: dict[str, str], seconds: float | None) -> None:
-    assert status_error(PLACE, 429, headers, b"", now=0).retry_after == seconds
+def test_header_with_milliseconds_takes_precedence(headers: dict[str, str], seconds: float | None) -> None:
+    assert status_error(ACCESS, 429, headers, b"", now=0).retry_after == seconds
 
 
 def nested(depth: int) -> Any:  # noqa: ANN401
@@ -156,36 +156,36 @@ NAMES = ("error", "message", "detail", "details", "msg", "error_message", "raw",
         (b"\xff plain", "\ufffd plain"),
     ],
 )  # fmt: skip
-def test_the_words_of_a_body(body: Any, words: str) -> None:  # noqa: ANN401
-    assert refused(418, body) == f"acme: {words} (HTTP 418)."
+def test_message_of_an_error_body(body: Any, words: str) -> None:  # noqa: ANN401
+    assert error_text(418, body) == f"acme: {words} (HTTP 418)."
 
 
 def test_embedded_bodies_count_as_depth() -> None:
-    """A body in a body in a body is read up to the same depth as a plain one."""
+    """A nested body is read up to the same depth as a plain one."""
     text = "the inner words"
     for _ in range(4):
         text = msgspec.json.encode({"message": text}).decode()
-    assert refused(418, text.encode()) == "acme: the inner words (HTTP 418)."
+    assert error_text(418, text.encode()) == "acme: the inner words (HTTP 418)."
     deeper = msgspec.json.encode({"message": msgspec.json.encode({"message": text}).decode()})
-    assert "the inner words (HTTP" not in refused(418, deeper)
+    assert "the inner words (HTTP" not in error_text(418, deeper)
 
 
 def test_bounds_of_the_text() -> None:
-    assert refused(418, b"x" * 300) == f"acme: {'x' * 300} (HTTP 418)."
-    assert refused(418, b"x" * 301) == f"acme: {'x' * 299}… (HTTP 418)."
-    assert refused(418, b" " * 1_999 + b"ab") == "acme: a (HTTP 418)."
+    assert error_text(418, b"x" * 300) == f"acme: {'x' * 300} (HTTP 418)."
+    assert error_text(418, b"x" * 301) == f"acme: {'x' * 299}… (HTTP 418)."
+    assert error_text(418, b" " * 1_999 + b"ab") == "acme: a (HTTP 418)."
     title = b"<html>" + b" " * 19_979 + b"<title>x</title>"
     assert len(title[:20_000]) == 20_000
-    assert "(“x”)" in refused(404, title[:5] + title[7:])
-    assert "(“" not in refused(404, title)
+    assert "(“x”)" in error_text(404, title[:5] + title[7:])
+    assert "(“" not in error_text(404, title)
 
 
 @pytest.mark.parametrize("codes", [{"code": 429}, {"status": "429"}])
 def test_a_code_of_a_stream_is_a_status(codes: dict[str, Any]) -> None:
-    error = error_in_stream(PLACE, {"message": "wait, try again in 90 s", **codes})
+    error = error_in_stream(ACCESS, {"message": "wait, try again in 90 s", **codes})
     assert (error.title, error.retry_after) == ("Rate limited", 90.0)
     assert str(error).endswith("It asks to be left alone for 2 minutes.")
-    assert error_in_stream(PLACE, {"message": "x", "code": {"a": 1}}).trouble == "other"
+    assert error_in_stream(ACCESS, {"message": "x", "code": {"a": 1}}).trouble == "other"
 
 
 def test_longer_secrets_are_hidden_before_shorter_ones() -> None:
@@ -193,23 +193,23 @@ def test_longer_secrets_are_hidden_before_shorter_ones() -> None:
     assert redact("abcdef", ("cd", "bcdef")) == "a[hidden]"
 
 
-def test_defaults_of_a_place() -> None:
+def test_defaults_of_model_access() -> None:
     assert ErrorContext("p") == ErrorContext("p", "", "", ())
 
 
 # Exceptions of libraries
 
 
-def fault(error: BaseException, place: ErrorContext = PLACE, *, has_begun: bool = False) -> ProviderError:
+def fault(error: BaseException, access: ErrorContext = ACCESS, *, has_begun: bool = False) -> ProviderError:
     async def main() -> ProviderError:
         watch = RequestWatchdog(60, 5)
         watch.has_begun = has_begun
-        return provider_errors.convert_exception(place, watch, error, now=0)
+        return provider_errors.convert_exception(access, watch, error, now=0)
 
     return in_virtual_time(main)
 
 
-def chained(*errors: BaseException) -> BaseException:
+def chain(*errors: BaseException) -> BaseException:
     for outer, inner in itertools.pairwise(errors):
         outer.__cause__ = inner
     return errors[0]
@@ -232,8 +232,8 @@ class ValidationError(Exception):
 
 @pytest.mark.parametrize("inner", [ConnectionRefused("no"), ConnectionRefusedError(111, "no")])
 def test_a_refused_connection_anywhere_in_the_chain(inner: Exception) -> None:
-    for place, trouble in ((LOCAL, "not_running"), (PLACE, "connection")):
-        assert fault(chained(TransportError("x"), inner), place).trouble == trouble
+    for access, trouble in ((LOCAL, "not_running"), (ACCESS, "connection")):
+        assert fault(chain(TransportError("x"), inner), access).trouble == trouble
     assert fault(TransportError("x"), LOCAL).trouble == "connection"
 
 
@@ -244,23 +244,23 @@ def test_a_refused_connection_anywhere_in_the_chain(inner: Exception) -> None:
         (ValidationError(), "(ValidationError)"),
         (ValidationError(3), "(ValidationError)"),
         (ValidationError({"msg": "odd"}), "(ValidationError)"),
-        (chained(Exception("outer"), ValidationError({"loc": ("a",), "msg": "odd"})), "(a: odd)"),
+        (chain(Exception("outer"), ValidationError({"loc": ("a",), "msg": "odd"})), "(a: odd)"),
     ],
 )
-def test_an_answer_of_another_shape(error: BaseException, expected: str) -> None:
+def test_response_of_another_shape(error: BaseException, expected: str) -> None:
     assert str(fault(error)) == f"acme: its answer was not understood {expected}. Check base_url."
 
 
 @pytest.mark.parametrize(
     ("error", "trouble", "words"),
     [
-        (chained(TransportError("outer"), Exception("inner")), "connection", "acme: inner. Is"),
-        (chained(TransportError("outer"), Exception("")), "connection", "acme: outer. Is"),
+        (chain(TransportError("outer"), Exception("inner")), "connection", "acme: inner. Is"),
+        (chain(TransportError("outer"), Exception("")), "connection", "acme: outer. Is"),
         (TransportError(), "connection", "acme: TransportError. Is"),
-        (chained(KeyError("x"), Exception("y")), "refused", "acme: its answer was not understood (KeyError)."),
+        (chain(KeyError("x"), Exception("y")), "refused", "acme: its answer was not understood (KeyError)."),
     ],
 )
-def test_the_innermost_words_count(error: BaseException, trouble: Trouble, words: str) -> None:
+def test_innermost_message_is_used(error: BaseException, trouble: Trouble, words: str) -> None:
     found = fault(error, has_begun=trouble == "refused")
     assert found.trouble == trouble
     assert str(found).startswith(words)
@@ -285,12 +285,12 @@ def test_a_body_of_any_type(body: Any, words: str) -> None:  # noqa: ANN401
     assert str(fault(error)) == f"acme: {words} (HTTP 418)."
 
 
-def test_a_chain_that_is_a_circle_ends() -> None:
+def test_circular_exception_chain_ends() -> None:
     one, two = TransportError("one"), Exception("two")
     one.__cause__, two.__context__ = two, one
-    assert [str(item) for item in provider_errors._chain(one)] == ["one", "two"]
+    assert [str(item) for item in provider_errors._iter_causes(one)] == ["one", "two"]
     group = ExceptionGroup("all", [one, two])
-    assert [str(item) for item in provider_errors._chain(group)][1:] == ["one", "two"]
+    assert [str(item) for item in provider_errors._iter_causes(group)][1:] == ["one", "two"]
 
 
 def test_a_success_that_reports_an_error() -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from holdfast.http11.connection import ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11.client_connection import Connection, ConnectionPool, Origin, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken, Head
 from holdfast.providers.http_client import close_connections, http_client, in_thread
 from holdfast.providers.httpx_transport import Transport, replace_surrogates
@@ -84,7 +84,7 @@ async def test_an_import_leaves_the_collector_as_it_was(
 # Transport
 
 
-class Connection:
+class FakeConnection:
     """Stands for a connection of `http11`. `failure` is raised instead of a head; `is_stuck` never responds."""
 
     has_unread = False
@@ -114,19 +114,20 @@ class Connection:
         self.is_aborted = True
 
 
-class Pool:
-    """Stands for the connection pool: returns these connections."""
+class Pool(ConnectionPool):
+    """A pool that returns these connections."""
 
-    def __init__(self, idle: Connection | None = None, fresh: Connection | None = None) -> None:
-        self.idle, self.fresh = idle, fresh or Connection()
+    def __init__(self, idle: FakeConnection | None = None, fresh: FakeConnection | None = None) -> None:
+        super().__init__()
+        self.idle, self.fresh = idle, fresh or FakeConnection()
         self.origins: list[Origin] = []
 
     def pop_idle(self, origin: Origin) -> Connection | None:
         self.origins.append(origin)
-        return self.idle
+        return cast("Connection | None", self.idle)
 
-    async def connect(self, origin: Origin, context: object, seconds: float) -> Connection:
-        return self.fresh
+    async def connect(self, origin: Origin, tls: object, seconds: float | None) -> Connection:
+        return cast("Connection", self.fresh)
 
 
 def exchange(
@@ -136,8 +137,7 @@ def exchange(
     watchdog: RequestWatchdog | None = None,
     timeout: dict[str, Any] | None = None,
 ) -> Coroutine[Any, Any, httpx2.Response]:
-    transport = Transport()
-    transport.connections = cast("ConnectionPool", pool)
+    transport = Transport(pool)
     extensions = {"timeout": timeout or {}, **({"watch": watchdog} if watchdog else {})}
     return transport.handle_async_request(httpx2.Request("POST", url, extensions=extensions))
 
@@ -152,7 +152,7 @@ def test_a_request_is_repeated_only_if_nothing_was_received_and_nothing_aborted_
         watchdog = RequestWatchdog(10, 10)
         if is_over:
             watchdog.abort()
-        pool = Pool(Connection(ConnectionBroken("broken"), received=received))
+        pool = Pool(FakeConnection(ConnectionBroken("broken"), received=received))
         assert pool.idle is not None
         if is_repeated:
             response = await exchange(pool, watchdog=watchdog)
@@ -175,7 +175,7 @@ def test_a_request_is_repeated_only_if_nothing_was_received_and_nothing_aborted_
     ],
 )
 def test_the_origin_of_a_request(url: str, origin: Origin) -> None:
-    pool = Pool(Connection())
+    pool = Pool(FakeConnection())
     in_virtual_time(lambda: exchange(pool, url))
     assert pool.origins == [origin]
 
@@ -183,7 +183,7 @@ def test_the_origin_of_a_request(url: str, origin: Origin) -> None:
 @pytest.mark.parametrize("has_watchdog", [True, False])
 def test_a_cancelled_request_closes_its_connection(has_watchdog: bool) -> None:
     async def main() -> None:
-        pool = Pool(fresh=Connection(is_stuck=True))
+        pool = Pool(fresh=FakeConnection(is_stuck=True))
         task = start(exchange(pool, watchdog=RequestWatchdog(10, 10) if has_watchdog else None))
         await elapse(1)
         task.cancel()
@@ -196,7 +196,7 @@ def test_a_cancelled_request_closes_its_connection(has_watchdog: bool) -> None:
 @pytest.mark.parametrize(("timeout", "seconds"), [({}, 300.0), ({"read": 30.0}, 30.0), ({"read": None}, 300.0)])
 def test_a_request_without_a_watchdog_gets_one_with_its_read_timeout(timeout: dict[str, Any], seconds: float) -> None:
     async def main() -> None:
-        pool = Pool(fresh=Connection(is_stuck=True))
+        pool = Pool(fresh=FakeConnection(is_stuck=True))
         task = start(exchange(pool, timeout=timeout))
         await elapse(seconds - 1)
         before = pool.fresh.is_aborted

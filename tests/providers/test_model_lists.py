@@ -23,8 +23,16 @@ SIZES = (
     "n_ctx",
     "n_ctx_train",
 )
-SILENT = ("text-embedding-3", "bge_reranker", "org/whisper-1", "tts-1", "omni-moderation:x", "nomic-embed.v1", "rerank")
-SPEAKING = ("embedder", "whispering", "gpt-4o-ttsx", "m")
+NOT_CHAT_CAPABLE = (
+    "text-embedding-3",
+    "bge_reranker",
+    "org/whisper-1",
+    "tts-1",
+    "omni-moderation:x",
+    "nomic-embed.v1",
+    "rerank",
+)
+CHAT_CAPABLE = ("embedder", "whispering", "gpt-4o-ttsx", "m")
 
 
 def openai(item: dict[str, Any]) -> list[DiscoveredModel]:
@@ -46,8 +54,8 @@ def check_openai() -> None:
         ({"id": "m", "architecture": {"input_modalities": "image"}}, DiscoveredModel("m")),
         ({"id": "m", "type": "model"}, DiscoveredModel("m")),
         *(({"id": "m", "type": kind}, None) for kind in ("embedding", "embeddings", "image", "audio")),
-        *(({"id": name}, None) for name in SILENT),
-        *(({"id": name}, DiscoveredModel(name)) for name in SPEAKING),
+        *(({"id": name}, None) for name in NOT_CHAT_CAPABLE),
+        *(({"id": name}, DiscoveredModel(name)) for name in CHAT_CAPABLE),
         *(({"id": "m", "n_ctx": size}, DiscoveredModel("m")) for size in (True, 0, -1, "9", 1.5, 1_000_000_000)),
         *(({"id": "m", "n_ctx": size}, DiscoveredModel("m", context_window=size)) for size in (1, 999_999_999)),
     ]
@@ -123,10 +131,10 @@ def check_lm_studio() -> None:
 
 
 def check_completed() -> None:
-    """The first list names the models, the second knows more about them."""
+    """The first list names the models, the second has more details."""
     plain, sized = DiscoveredModel("a", "A"), DiscoveredModel("a", context_window=3)
     detail = DiscoveredModel("a", "B", 5, tools=True, is_loaded=True)
-    assert merge_details([plain, DiscoveredModel("b")], []) == [plain, DiscoveredModel("b")], "nobody knows more"
+    assert merge_details([plain, DiscoveredModel("b")], []) == [plain, DiscoveredModel("b")], "no details are known"
     assert merge_details([plain, DiscoveredModel("b")], [detail]) == [
         DiscoveredModel("a", "A", 5, tools=True, is_loaded=True)
     ]
@@ -142,8 +150,8 @@ def test_every_clause_decides() -> None:
             each()
 
     equivalent = {
-        "is_size and isinstance(value, int) -> is_size": "said again for the type checker",
-        "0 < value < 1000000000 -> 0 <= value < 1000000000": "0 is what an absent size is",
+        "is_size and isinstance(value, int) -> is_size": "repeated for the type checker",
+        "0 < value < 1000000000 -> 0 <= value < 1000000000": "0 equals an absent size",
     }
     kinds = (*CLAUSES, "comparison", "element", "argument", "exit")
     names = (

@@ -28,17 +28,17 @@ from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
-from holdfast.providers.provider_connection import ModelAccess
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say, event
-from providers.stand import KEY, LEAN, collect, message, prompt, serving, shape
+from providers.adapters import COMPATIBLE, KEY, collect, message, prompt, serving, shape
 
 INFO = ModelInfo("acme", "m", supports_images=True, can_reason=True, reasoning_levels=("low", "high"))
 
 
 def read(*chunks: dict[str, Any] | bytes) -> list[tuple[str, str]]:
-    """What the chunks say, as one answer that is complete."""
+    """Return the parts of these chunks, as one complete response."""
     answer = ChatResponse()
     parts = answer.feed(chunk if isinstance(chunk, bytes) else msgspec.json.encode(chunk) for chunk in chunks)
     return shape([*parts, *answer.end()])
@@ -49,18 +49,18 @@ def delta(**fields: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def call(index: int | None, id: str | None, name: str | None, arguments: object) -> dict[str, Any]:
-    said = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
-    return delta(tool_calls=[{name: value for name, value in said.items() if value is not None}])
+    fields = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
+    return delta(tool_calls=[{name: value for name, value in fields.items() if value is not None}])
 
 
 def calls(*chunks: dict[str, Any]) -> list[tuple[str, str]]:
     return [item for item in read(*chunks) if item[0].startswith("call ")]
 
 
-def test_calls_without_ids_get_some() -> None:
-    said = calls(call(0, None, "ls", "{}"), call(1, "", "cat", "{}"))
-    assert [name.split()[2] for name, _ in said] == ["ls", "cat"]
-    assert len({name for name, _ in said}) == 2
+def test_calls_without_ids_get_ids() -> None:
+    parts = calls(call(0, None, "ls", "{}"), call(1, "", "cat", "{}"))
+    assert [name.split()[2] for name, _ in parts] == ["ls", "cat"]
+    assert len({name for name, _ in parts}) == 2
 
 
 def test_calls_without_an_index_are_distinguished_by_id() -> None:
@@ -70,9 +70,9 @@ def test_calls_without_an_index_are_distinguished_by_id() -> None:
     ]
 
 
-def test_calls_without_numbers_and_ids_begin_with_a_name() -> None:
-    said = calls(call(None, None, "ls", '{"x":'), call(None, None, None, "1}"), call(None, None, "ls", "{}"))
-    assert [text for _, text in said] == ['{"x":1}', "{}"]
+def test_calls_without_index_and_id_start_at_a_name() -> None:
+    parts = calls(call(None, None, "ls", '{"x":'), call(None, None, None, "1}"), call(None, None, "ls", "{}"))
+    assert [text for _, text in parts] == ['{"x":1}', "{}"]
 
 
 def test_complete_calls_that_all_have_index_zero() -> None:
@@ -90,9 +90,9 @@ def test_a_call_with_an_index_may_change_its_id_between_chunks() -> None:
     assert calls(call(0, "a", "ls", "{"), call(0, "b", None, ""), call(0, "a", "ls", "}")) == [("call a ls", "{}")]
 
 
-def test_calls_may_take_turns() -> None:
-    said = calls(call(0, "a", "ls", "{"), call(1, "b", "cat", "["), call(0, None, None, "}"), call(1, None, None, "]"))
-    assert said == [("call a ls", "{}"), ("call b cat", "[]")]
+def test_calls_may_be_interleaved() -> None:
+    parts = calls(call(0, "a", "ls", "{"), call(1, "b", "cat", "["), call(0, None, None, "}"), call(1, None, None, "]"))
+    assert parts == [("call a ls", "{}"), ("call b cat", "[]")]
 
 
 def test_arguments_can_be_an_object_and_precede_the_name() -> None:
@@ -102,19 +102,19 @@ def test_arguments_can_be_an_object_and_precede_the_name() -> None:
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
 def test_reasoning_under_both_keys(key: str) -> None:
-    said = read(delta(**{key: "hm"}), delta(**{key: " so"}), delta(content="yes"))
-    assert said[0] == ("reasoning", "hm so")
-    assert ("signature", "reasoning_content") in said or key == "reasoning"
+    parts = read(delta(**{key: "hm"}), delta(**{key: " so"}), delta(content="yes"))
+    assert parts[0] == ("reasoning", "hm so")
+    assert ("signature", "reasoning_content") in parts or key == "reasoning"
 
 
 def test_reasoning_details_are_not_repeated() -> None:
     detail = {"type": "reasoning.text", "text": "hm", "signature": "S"}
     hidden = {"type": "reasoning.encrypted", "data": "D", "id": "r1"}
     summary = {"type": "reasoning.summary", "summary": "so"}
-    said = read(delta(reasoning="hm", reasoning_details=[detail]), delta(reasoning_details=[hidden, summary]))
-    assert said[:2] == [("reasoning", "hm"), ("signature", "S")]
-    assert msgspec.json.decode(said[2][1]) == hidden
-    assert said[3] == ("reasoning", "so")
+    parts = read(delta(reasoning="hm", reasoning_details=[detail]), delta(reasoning_details=[hidden, summary]))
+    assert parts[:2] == [("reasoning", "hm"), ("signature", "S")]
+    assert msgspec.json.decode(parts[2][1]) == hidden
+    assert parts[3] == ("reasoning", "so")
 
 
 @pytest.mark.parametrize(
@@ -134,17 +134,17 @@ def test_reasoning_details_are_not_repeated() -> None:
     ],
 )
 def test_usage_in_all_its_forms(usage: dict[str, Any], expected: Usage) -> None:
-    """With the last words, after them, by itself."""
+    """With the last text, after it, or in a chunk of its own."""
     for chunk in (usage, delta(content="x") | usage, usage | {"choices": []}):
         assert ("UsagePart", repr(UsagePart(expected))) in read(chunk)
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("received", "reason"),
     [("stop", "stop"), ("eos", "stop"), ("MAX_TOKENS", "length"), ("tool_use", "tool_calls"), ("???", "other")],
 )
-def test_odd_reasons_to_finish(said: str, reason: str) -> None:
-    finish = {"choices": [{"delta": {}, "finish_reason": said}]}
+def test_unusual_finish_reasons(received: str, reason: str) -> None:
+    finish = {"choices": [{"delta": {}, "finish_reason": received}]}
     assert read(delta(content="x"), finish)[-1] == ("FinishedPart", f"FinishedPart(reason='{reason}')")
 
 
@@ -174,7 +174,7 @@ def test_texts_received_together_are_one_part() -> None:
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b'"text"', b"[1]", b'{"choices": 5}'])
-def test_nonsense_is_not_an_answer(data: bytes) -> None:
+def test_invalid_stream_is_an_error(data: bytes) -> None:
     with pytest.raises(NotUnderstood):
         ChatResponse().feed([data])
 
@@ -199,37 +199,37 @@ async def test_streams_without_empty_lines_and_with_comments() -> None:
     lines = [msgspec.json.encode(delta(content=word)) for word in ("a", "b")]
     body = b": wait\n\ndata:" + lines[0] + b"\r\ndata: " + lines[1] + b"\r\nid: 4\r\n\r\ndata: [DONE]"
     async with serving(Reply(raw=(body,))) as server:
-        assert shape(await collect(LEAN.on(server.base_url())))[0] == ("text", "ab")
+        assert shape(await collect(COMPATIBLE.on(server.base_url())))[0] == ("text", "ab")
 
 
-async def test_an_answer_in_one_piece() -> None:
+async def test_response_without_streaming() -> None:
     """Some servers do not stream at all."""
     body = {"choices": [{"message": {"content": "all"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
     async with serving(Reply(body=msgspec.json.format(msgspec.json.encode(body)))) as server:
-        parts = await collect(LEAN.on(server.base_url()))
+        parts = await collect(COMPATIBLE.on(server.base_url()))
     assert parts == [TextDelta("all"), UsagePart(Usage(3)), FinishedPart("stop")]
 
 
-async def test_something_else_in_one_piece() -> None:
+async def test_other_response_without_streaming() -> None:
     async with serving(Reply(body=b'{"hello": "world"}')) as server:
         with pytest.raises(ProviderError, match="base_url") as caught:
-            await collect(LEAN.on(server.base_url()))
+            await collect(COMPATIBLE.on(server.base_url()))
     assert caught.value.trouble == "refused"
 
 
 async def test_a_web_page_with_the_content_type_of_a_stream() -> None:
     async with serving(Reply(raw=(b"<html><title>Login</title></html>",))) as server:
         with pytest.raises(ProviderError, match="Login"):
-            await collect(LEAN.on(server.base_url()))
+            await collect(COMPATIBLE.on(server.base_url()))
 
 
-async def test_packed_answers_and_clients_of_others() -> None:
-    """What is not read directly is read through httpx2."""
+async def test_compressed_responses_and_custom_clients() -> None:
+    """They are read through httpx2."""
     packed = gzip.compress(event(delta(content="zip")) + b"data: [DONE]\n\n")
     async with serving(
         Reply(raw=(packed,), headers=(("content-encoding", "gzip"),)), Reply((Say(("own",)),))
     ) as server:
-        model = LEAN.on(server.base_url())
+        model = COMPATIBLE.on(server.base_url())
         assert (await collect(model))[0] == TextDelta("zip")
         async with httpx2.AsyncClient() as client:
             other = CompatibleModel(INFO, ModelAccess(server.base_url(), KEY), Selection(), client=client)
@@ -237,46 +237,46 @@ async def test_packed_answers_and_clients_of_others() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "localhost:11434", "ftp://x/v1", "http://", "http://[x/v1"])
-async def test_an_address_that_is_none(url: str) -> None:
+async def test_invalid_address(url: str) -> None:
     with pytest.raises(ProviderError, match="base_url") as caught:
-        await collect(LEAN.on(url))
+        await collect(COMPATIBLE.on(url))
     assert caught.value.trouble == "refused"
 
 
 async def test_a_request_is_repeated_if_the_server_closed_the_idle_connection() -> None:
     async with serving(Reply((Say(("one",)),))) as server:
-        model = LEAN.on(server.base_url())
+        model = COMPATIBLE.on(server.base_url())
         await collect(model)
         server.drop_all()
         assert (await collect(model))[0] == TextDelta("one")
         assert server.connections == 2
 
 
-def test_other_loops_do_as_well() -> None:
-    """uvloop runs the server; its transports are a kind of their own."""
+def test_adapter_works_on_uvloop() -> None:
+    """uvloop runs the server; its transports are a type of their own."""
 
-    async def ask() -> None:
+    async def request() -> None:
         gate = Gate()
         async with serving(Reply((Say(("one",)), gate))) as server:
-            stream = LEAN.on(server.base_url()).stream(prompt())
+            stream = COMPATIBLE.on(server.base_url()).stream(prompt())
             assert await anext(stream) == TextDelta("one")
             await stream.aclose()
-            await server.asked[0].hung_up.wait()
+            await server.requests[0].hung_up.wait()
 
-    uvloop.run(ask())
-
-
-# What is sent
+    uvloop.run(request())
 
 
-def sent(request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+# Requests
+
+
+def request_body(request: ModelRequest, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     info = fields.pop("info", INFO)
     access, selection = fields.pop("access", ModelAccess()), Selection(**fields)
     return dict(msgspec.json.decode(chat_body(request, info, access, selection)))
 
 
 def test_the_body_of_a_plain_request() -> None:
-    assert sent(prompt()) == {
+    assert request_body(prompt()) == {
         "model": "m",
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is here?"}],
         "stream": True,
@@ -296,7 +296,7 @@ def test_the_body_of_a_plain_request() -> None:
 
 
 def test_settings_and_options_are_sent() -> None:
-    body = sent(
+    body = request_body(
         prompt(),
         temperature=0.0,
         top_p=0.5,
@@ -318,50 +318,50 @@ def test_settings_and_options_are_sent() -> None:
     assert body["messages"][0] == {"role": "system", "content": "First."}
 
 
-def test_an_effort_the_model_does_not_know_is_its_default() -> None:
+def test_unknown_effort_is_replaced_by_the_default() -> None:
     known = msgspec.structs.replace(INFO, default_reasoning_effort="high")
-    assert sent(prompt(), reasoning_effort="extreme", info=known)["reasoning_effort"] == "high"
-    assert "reasoning_effort" not in sent(prompt(), info=known)
-    assert "reasoning_effort" not in sent(prompt(), reasoning_effort="low", info=ModelInfo("acme", "m"))
+    assert request_body(prompt(), reasoning_effort="extreme", info=known)["reasoning_effort"] == "high"
+    assert "reasoning_effort" not in request_body(prompt(), info=known)
+    assert "reasoning_effort" not in request_body(prompt(), reasoning_effort="low", info=ModelInfo("acme", "m"))
 
 
-def test_pictures_in_prompts_and_results() -> None:
-    """A result with a picture is followed by a message that shows it, after all results of the step."""
+def test_images_in_prompts_and_results() -> None:
+    """A result with an image is followed by a message that contains it, after all results of the step."""
     picture = base64.b64encode(b"png").decode()
     url = {"url": f"data:image/png;base64,{picture}"}
-    asked = message("user", TextPart(Text("See:")), BinaryPart(Binary("/a/b.png", "image/png", b"png")))
+    user_message = message("user", TextPart(Text("See:")), BinaryPart(Binary("/a/b.png", "image/png", b"png")))
     results = [
         ToolResult(ToolCallId("a"), "view", "shown", "", is_error=False, data=picture, mime_type="image/png"),
         ToolResult(ToolCallId("b"), "ls", "files", "", is_error=False),
     ]
     tools = [message("tool", ToolResultPart(result)) for result in results]
     answer = message("assistant", ToolCallPart(ToolCall(ToolCallId("a"), "view", "{}", finished=True)))
-    body = sent(prompt(asked, answer, *tools))
+    body = request_body(prompt(user_message, answer, *tools))
     assert body["messages"][1]["content"][1] == {"type": "image_url", "image_url": url}
     assert [item["role"] for item in body["messages"][2:]] == ["assistant", "tool", "tool", "user"]
     assert body["messages"][-1]["content"][1] == {"type": "image_url", "image_url": url}
     inside = msgspec.structs.replace(INFO, takes_media_in_results=True)
-    body = sent(prompt(asked, answer, *tools), info=inside)
+    body = request_body(prompt(user_message, answer, *tools), info=inside)
     assert [item["role"] for item in body["messages"][2:]] == ["assistant", "tool", "tool"]
     assert body["messages"][3]["content"][1]["image_url"] == url
 
 
-def test_plain_reasoning_goes_back_only_where_it_came_from_and_with_calls() -> None:
+def test_plain_reasoning_is_sent_back_only_to_its_model_and_with_calls() -> None:
     thought = ReasoningPart(Reasoning("hm", "reasoning_content"))
     call = ToolCallPart(ToolCall(ToolCallId("a"), "ls", "{}", finished=True))
-    said = [
+    responses = [
         message("assistant", thought, call, model="m", provider="acme"),
         message("assistant", thought, TextPart(Text("so")), model="m", provider="acme"),
         message("assistant", thought, call, model="m", provider="other"),
     ]
-    bodies = [sent(prompt(message("user", TextPart(Text("x"))), item))["messages"][-1] for item in said]
+    bodies = [request_body(prompt(message("user", TextPart(Text("x"))), item))["messages"][-1] for item in responses]
     assert [item.get("reasoning_content") for item in bodies] == ["hm", None, None]
 
 
 async def test_headers_of_a_request() -> None:
     async with serving(Reply((Say(("one",)),))) as server:
-        await collect(LEAN.on(server.base_url(), access=ModelAccess(headers={"X-Team": "a", "User-Agent": "me"})))
-        headers = server.asked[0].headers
+        await collect(COMPATIBLE.on(server.base_url(), access=ModelAccess(headers={"X-Team": "a", "User-Agent": "me"})))
+        headers = server.requests[0].headers
     assert headers["authorization"] == f"Bearer {KEY}"
     assert (headers["x-team"], headers["user-agent"]) == ("a", "me")
     assert headers["x-session-affinity"]
@@ -385,17 +385,17 @@ def test_lines_that_a_server_joined_into_one_event_are_read_one_by_one() -> None
 
 
 @pytest.mark.parametrize("kind", ["text/html", "text/html; charset=utf-8"])
-async def test_a_web_page_with_status_200_is_no_answer(kind: str) -> None:
-    """Whatever it contains: a proxy's login page may even look like events."""
+async def test_web_page_with_status_200_is_an_error(kind: str) -> None:
+    """Whatever it contains: the login page of a proxy may even look like events."""
     page = Reply(raw=(event(delta(content="hi")) + b"data: [DONE]\n\n",), headers=(("content-type", kind),))
     async with serving(page) as server:
         with pytest.raises(ProviderError):
-            await collect(LEAN.on(server.base_url()))
+            await collect(COMPATIBLE.on(server.base_url()))
 
 
 def test_later_options_override_earlier_ones() -> None:
-    """Options of the provider, then of the selection, then of `extra_body`; all of them above the plain settings."""
+    """Options of the provider, then of the selection, then of `extra_body`; all of them override the plain settings."""
     options = {"a": 1, "b": 1, "c": 1, "temperature": 1.0}
     access = ModelAccess(options=options, body={"c": 3})
-    body = sent(prompt(), temperature=0.5, provider_options={"b": 2, "c": 2}, access=access)
+    body = request_body(prompt(), temperature=0.5, provider_options={"b": 2, "c": 2}, access=access)
     assert [body[name] for name in ("a", "b", "c", "temperature")] == [1, 2, 3, 1.0]

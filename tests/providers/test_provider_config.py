@@ -10,6 +10,7 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import ModelSettings, Options, ProviderSettings, Selection, Settings
 from holdfast.domain.usage import Price
 from holdfast.providers.catalog import Catalog, CatalogModel, CatalogProvider, CatalogSource
+from holdfast.providers.model_access import BETWEEN, FIRST_BYTE
 from holdfast.providers.model_discovery import DiscoveredModel
 from holdfast.providers.model_factory import ModelConfig, configure_model
 from holdfast.providers.provider_config import (
@@ -27,7 +28,6 @@ from holdfast.providers.provider_config import (
     resolve_endpoint,
     wire_of,
 )
-from holdfast.providers.provider_connection import BETWEEN, FIRST_BYTE
 
 LISTED = CatalogModel(
     "m",
@@ -64,7 +64,7 @@ def provider_of(id: str = "acme", /, **given: Any) -> Provider:  # noqa: ANN401
     return next(item for item in effective_providers(CATALOG, settings) if item.id == id)
 
 
-def described(**given: Any) -> ModelSpec:  # noqa: ANN401
+def model_spec(**given: Any) -> ModelSpec:  # noqa: ANN401
     found = describe(provider_of(models=[{"id": "m", **given}]), "m")
     assert found is not None
     return found
@@ -101,25 +101,25 @@ FACTS: dict[str, tuple[tuple[Any, dict[str, Any]], ...]] = {
 
 def test_every_fact_of_a_model_has_a_row() -> None:
     assert FACTS.keys() == set(ModelSettings.__struct_fields__) - {"id"}
-    assert described().info == PLAIN
+    assert model_spec().info == PLAIN
 
 
 @pytest.mark.parametrize(
     ("name", "value", "changes"),
     [(name, *row) for name, rows in FACTS.items() for row in rows],
 )
-def test_a_users_word_about_a_model(name: str, value: object, changes: dict[str, Any]) -> None:
-    """What is said counts, also if it is nothing; what is not said stays as the catalogue has it."""
-    found = described(**{name: value})
+def test_model_settings_override_the_catalogue(name: str, value: object, changes: dict[str, Any]) -> None:
+    """A value that is set applies, even if it is falsy; unset fields keep the catalogue's value."""
+    found = model_spec(**{name: value})
     assert found.info == msgspec.structs.replace(PLAIN, **changes)
     assert found.options == (value if name == "options" else {})
 
 
 def test_reasoning_levels_of_settings_and_catalogue() -> None:
-    assert described().knows_levels
+    assert model_spec().knows_levels
     own = provider_of("mine", base_url="http://x", models=[{"id": "m"}, {"id": "n", "reasoning_levels": []}])
-    plain, told = models_of(own)
-    assert (plain.knows_levels, told.knows_levels) == (False, True)
+    plain, explicit = models_of(own)
+    assert (plain.knows_levels, explicit.knows_levels) == (False, True)
     reasoning = describe(provider_of("mine", base_url="http://x", models=[{"id": "m", "reasoning_levels": ["a"]}]), "m")
     assert reasoning is not None
     assert reasoning.info.can_reason
@@ -143,33 +143,33 @@ def test_discovered_facts_fill_gaps() -> None:
 
 
 def test_a_model_can_have_its_own_wire() -> None:
-    """Unless the settings of its provider say which, or where."""
+    """Unless the settings of its provider name the wire or the address."""
 
-    def place(**given: Any) -> tuple[str, str]:  # noqa: ANN401
+    def address_of(**given: Any) -> tuple[str, str]:  # noqa: ANN401
         found = describe(provider_of(**given), "odd")
         assert found is not None
         return found.type, found.base_url
 
-    assert place() == ("openai-compat", "https://odd.test/v1")
-    assert place(type="openai") == ("openai", "https://odd.test/v1")
-    assert place(base_url="http://x") == ("openai-compat", "http://x")
+    assert address_of() == ("openai-compat", "https://odd.test/v1")
+    assert address_of(type="openai") == ("openai", "https://odd.test/v1")
+    assert address_of(base_url="http://x") == ("openai-compat", "http://x")
 
 
-def test_the_order_and_names_of_offers() -> None:
+def test_order_and_names_of_providers() -> None:
     local = Provider("ollama", "Ollama", "openai-compat", "local", "http://127.0.0.1:1/v1")
 
-    def offers(**tables: Any) -> list[tuple[str, str, bool]]:  # noqa: ANN401
+    def providers(**tables: Any) -> list[tuple[str, str, bool]]:  # noqa: ANN401
         settings = msgspec.convert(tables, Settings)
         return [(item.id, item.origin, item.is_named) for item in effective_providers(CATALOG, settings, [local])]
 
-    assert offers() == [("acme", "catalog", False), ("ollama", "local", False)]
-    assert offers(providers={"mine": {}, "ollama": {}}) == [
+    assert providers() == [("acme", "catalog", False), ("ollama", "local", False)]
+    assert providers(providers={"mine": {}, "ollama": {}}) == [
         ("mine", "settings", True),
         ("ollama", "local", True),
         ("acme", "catalog", False),
     ]
-    assert offers(options={"disable_default_providers": True}) == []
-    assert offers(providers={"also": {}, "acme": {}}) == [("acme", "catalog", True), ("ollama", "local", False)]
+    assert providers(options={"disable_default_providers": True}) == []
+    assert providers(providers={"also": {}, "acme": {}}) == [("acme", "catalog", True), ("ollama", "local", False)]
     second = provider_of("second", id="acme")
     assert (second.name, second.type, second.base_url) == ("Acme (second)", "anthropic", "https://acme.test/v1")
     assert (second.default_large, second.default_small) == ("m", "s")
@@ -190,16 +190,16 @@ def test_the_order_and_names_of_offers() -> None:
         ("", ""),
     ],
 )
-def test_types_in_all_spellings(name: str, wire: str) -> None:
+def test_spellings_of_provider_types(name: str, wire: str) -> None:
     assert wire_of(name) == wire
 
 
-# From the settings to what an adapter gets
+# From the settings to the model access
 
 ENVIRONMENT = {"ACME_KEY": "from-the-environment"}
 
 
-def _nobody(_: str) -> str | None:
+def _no_key(_: str) -> str | None:
     return None
 
 
@@ -274,13 +274,13 @@ def test_every_setting_of_a_provider_has_a_row() -> None:
     ("name", "value", "look", "expected"),
     [(name, *row) for name, rows in EFFECTS.items() for row in rows],
 )
-def test_a_setting_of_a_provider(
+def test_effect_of_each_provider_setting(
     name: str, value: object, look: Callable[[ModelConfig], object], expected: object
 ) -> None:
     assert look(plan_of({name: value})) == expected
 
 
-def test_options_add_up_and_the_last_word_is_the_selections() -> None:
+def test_options_are_merged_and_the_selection_wins() -> None:
     model = {"temperature": 0.1, "top_p": 0.2, "top_k": 3, "frequency_penalty": 0.4, "presence_penalty": 0.5}
     options = {**model, "a": 1, "provider_options": {"b": 2, "c": 2}}
     given = {"provider_options": {"a": 0, "d": 4}, "models": [{"id": "m", "options": options}]}
@@ -329,7 +329,7 @@ def test_options_of_a_provider_override_the_dialect_and_those_of_a_model_overrid
 
 
 @pytest.mark.parametrize(
-    ("can", "levels", "knows", "asked", "think", "expected"),
+    ("can", "levels", "knows", "effort", "think", "expected"),
     [
         (True, ("low", "high"), True, "high", False, (True, "high", False)),
         (True, ("low", "high"), True, "odd", False, (True, "dflt", False)),
@@ -345,12 +345,12 @@ def test_options_of_a_provider_override_the_dialect_and_those_of_a_model_overrid
         (False, (), False, "", False, (False, "", False)),
     ],
 )
-def test_an_effort_as_a_model_takes_it(
-    can: bool, levels: tuple[str, ...], knows: bool, asked: str, think: bool, expected: tuple[bool, str, bool]
+def test_effort_in_the_form_of_the_model(
+    can: bool, levels: tuple[str, ...], knows: bool, effort: str, think: bool, expected: tuple[bool, str, bool]
 ) -> None:
     info = ModelInfo("p", "m", can_reason=can, reasoning_levels=levels, default_reasoning_effort="dflt")
     found, chosen = adapt_selection(
-        Selection(reasoning_effort=asked, think=think), ModelSpec(info, "anthropic", "", knows_levels=knows)
+        Selection(reasoning_effort=effort, think=think), ModelSpec(info, "anthropic", "", knows_levels=knows)
     )
     assert (found.can_reason, chosen.reasoning_effort, chosen.think) == expected
 
@@ -429,7 +429,7 @@ def test_sources_of_a_key(
         ({"type": "anthropic"}, {"mine": "stored"}, "stored"),
     ],
 )
-def test_providers_of_ones_own(given: dict[str, Any], keys: dict[str, str], expected: str) -> None:
+def test_custom_providers(given: dict[str, Any], keys: dict[str, str], expected: str) -> None:
     assert key_of(given, keys, {}, "mine") == expected
 
 
@@ -473,7 +473,7 @@ def test_providers_with_credentials_of_their_own(
     wire: str, given: dict[str, Any], environment: dict[str, str], expected: str
 ) -> None:
     found = resolve_endpoint(
-        provider_of("mine", type=wire, **given), EndpointSources(lambda text, _: text, _nobody, environment)
+        provider_of("mine", type=wire, **given), EndpointSources(lambda text, _: text, _no_key, environment)
     )
     seen = "lack" if isinstance(found, Unavailable) else "ambient" if found.is_ambient else found.api_key
     assert seen == expected
@@ -500,31 +500,31 @@ def test_providers_with_credentials_of_their_own(
 )
 def test_wire_specific_values(wire: str, environment: dict[str, str], expected: dict[str, str]) -> None:
     given = {"type": wire, "api_key": "k", "base_url": "http://x"}
-    found = resolve_endpoint(provider_of("mine", **given), EndpointSources(lambda text, _: text, _nobody, environment))
+    found = resolve_endpoint(provider_of("mine", **given), EndpointSources(lambda text, _: text, _no_key, environment))
     assert isinstance(found, Endpoint)
     assert found.extras == expected
     chosen = {name: "own" for name in expected}
     found = resolve_endpoint(
         provider_of("mine", **given, provider_options=chosen),
-        EndpointSources(lambda text, _: text, _nobody, environment),
+        EndpointSources(lambda text, _: text, _no_key, environment),
     )
     assert isinstance(found, Endpoint)
     assert found.extras == chosen
-    plan = configure_model(provider_of("mine", **given, provider_options=chosen), found, described(), Selection())
+    plan = configure_model(provider_of("mine", **given, provider_options=chosen), found, model_spec(), Selection())
     assert plan.access.options == {}, "they are no part of a request"
 
 
-def test_the_variables_that_may_hold_a_key() -> None:
+def test_environment_variables_of_keys() -> None:
     assert key_variables(provider_of(api_key="${A}$B")) == ["A", "B", "ACME_KEY", "OTHER_KEY"]
     assert key_variables(provider_of("mine")) == []
 
 
-def test_an_address_with_holes() -> None:
+def test_address_with_missing_variables() -> None:
     holed = msgspec.structs.replace(KNOWN, base_url="https://${REGION}.acme.test")
     settings = Settings(options=Options())
     (provider,) = effective_providers(Catalog(SOURCE, (holed,)), settings)
-    lacking = resolve_endpoint(provider, EndpointSources(lambda text, _: text, _nobody, ENVIRONMENT))
+    lacking = resolve_endpoint(provider, EndpointSources(lambda text, _: text, _no_key, ENVIRONMENT))
     assert lacking == Unavailable("Acme needs REGION: set it.", "REGION")
-    found = resolve_endpoint(provider, EndpointSources(lambda text, _: text, _nobody, {**ENVIRONMENT, "REGION": "eu"}))
+    found = resolve_endpoint(provider, EndpointSources(lambda text, _: text, _no_key, {**ENVIRONMENT, "REGION": "eu"}))
     assert isinstance(found, Endpoint)
     assert found.base_url == "https://eu.acme.test"

@@ -20,7 +20,7 @@ FOUND = DiscoveryResult((DiscoveredModel("m"),), has_answered=True)
 
 
 class _RecordingDiscovery(ModelDiscovery):
-    """Sends no requests, and records the queries that would have been made."""
+    """Sends no requests and records the queries."""
 
     def __init__(self, cached_address: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def _registry(host: str, named: str, discovery: ModelDiscovery, **more: object) 
 
 @pytest.mark.parametrize("named", ["", "ollama", "mine"])
 async def test_which_servers_are_queried_for_models(named: str) -> None:
-    """Depends on the settings, the address, the view that is requested, and the cache."""
+    """It depends on the settings, the address, the requested view, and the cache."""
     for (host, is_here), waits, is_known in itertools.product(HOSTS.items(), (True, False), (True, False)):
         case = (host, waits, is_known)
         discovery = _RecordingDiscovery(f"{host}:4321" if is_known else "")
@@ -69,7 +69,7 @@ async def test_which_servers_are_queried_for_models(named: str) -> None:
 
 
 @pytest.mark.parametrize("more", [{"discover_models": False}, {"disable": True}, {"type": "anthropic", "api_key": "k"}])
-async def test_one_that_shall_not_be_queried_is_not(more: dict[str, object]) -> None:
+async def test_server_with_discovery_disabled_is_not_queried(more: dict[str, object]) -> None:
     for waits in (True, False):
         discovery = _RecordingDiscovery("")
         registry = _registry("127.0.0.1", "mine", discovery, **more)

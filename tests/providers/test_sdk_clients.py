@@ -11,10 +11,10 @@ import pytest
 from botocore.exceptions import ProfileNotFound  # type: ignore[import-untyped]
 
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.pydantic_ai import KINDS
 from holdfast.providers.sdk import bedrock
-from providers.stand import LIBRARIES
+from providers.adapters import LIBRARIES
 
 pytestmark = LIBRARIES
 
@@ -31,12 +31,12 @@ ELSEWHERE = {
     "system_prefix": "in the prompt",
     "between": "by the watch on the answer",
 }
-"""Fields that no library is given, and where they have their effect."""
+"""Fields that are passed to no library, and where they take effect."""
 
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries look there for what they are not given."""
+    """Libraries read missing values from the environment."""
     for name in tuple(os.environ):
         if name.startswith(("GOOGLE_", "GEMINI_", "OPENAI_", "AZURE_", "ANTHROPIC_", "MISTRAL_", "AWS_")):
             monkeypatch.delenv(name)
@@ -127,7 +127,7 @@ _B_KEY: Facts = {"key": KEY, "signed": "bearer", "credentials": None, **_B}
 
 Reader = Callable[[Any, object], Facts]
 
-# The kind, what differs from a full access, how its client is read, and what it is made with.
+# The kind, the difference from a full access, how its client is inspected, and its arguments.
 CASES: list[tuple[str, Facts, Reader, Facts]] = [
     ("gemini", {"extras": GOOGLE}, _google, {"vertex": False, **_G_KEY}),
     ("gemini", {"extras": GOOGLE, "base_url": f"{ADDRESS}/v1beta/"}, _google, {"vertex": False, **_G_KEY}),
@@ -174,9 +174,7 @@ CASES: list[tuple[str, Facts, Reader, Facts]] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}".replace("'", ""))
-def test_what_the_client_of_a_library_is_made_with(
-    case: tuple[str, Facts, Reader, Facts], client: httpx2.AsyncClient
-) -> None:
+def test_arguments_of_each_sdk_client(case: tuple[str, Facts, Reader, Facts], client: httpx2.AsyncClient) -> None:
     kind, given, read, expected = case
     module, function, _ = KINDS[kind]
     build = getattr(importlib.import_module(f"holdfast.providers.sdk.{module}"), function)

@@ -39,22 +39,22 @@ from holdfast.domain.model_requests import (
 from holdfast.domain.model_requests import ModelRequest as Request
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
-from holdfast.providers.provider_connection import ModelAccess
-from holdfast.providers.sdk import anthropic, conversion, google, mistral, model_settings, openai
+from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.sdk import anthropic, conversion, google, mistral, openai
 from planting import CLAUSES, assert_every_clause_decides
-from providers.stand import LIBRARIES, message
+from providers.adapters import LIBRARIES, message
 
 pytestmark = LIBRARIES
 KINDS = (*CLAUSES, "comparison", "element", "exit", "branch", "argument")
 INFO = ModelInfo("acme", "m", can_reason=True, reasoning_levels=("low", "high", "odd"))
-DULL = ModelInfo("acme", "m")
+NO_REASONING = ModelInfo("acme", "m")
 
 
 def request(*, most: int = 0, system: str = "", tools: tuple[ToolSpec, ...] = ()) -> Request:
     return Request(SessionId("s"), system, (), tools, most)
 
 
-# Marks
+# Cache marks
 
 
 def block(kind: str = "text", **more: object) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def check_marks() -> None:
     assert anthropic.marked({"messages": three})["messages"] == [three[0], *[{"content": [text | mark]}] * 2]
 
 
-def test_every_mark_has_a_row() -> None:
+def test_cache_marks() -> None:
     functions = [anthropic.marked, anthropic._message_marked, anthropic._last_marked]
     assert_every_clause_decides(functions, check_marks, kinds=KINDS)
 
@@ -99,14 +99,14 @@ def test_every_mark_has_a_row() -> None:
 # Settings
 
 
-def asked(
+def settings_of(
     info: ModelInfo = INFO,
     access: ModelAccess | None = None,
     *,
     most: int = 0,
     **selected: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
-    found = model_settings.settings_for(
+    found = conversion.settings_for(
         request(most=most), info, access or ModelAccess(), Selection(**selected), {"h": "1"}
     )
     assert found.pop("extra_headers") == {"h": "1"}
@@ -122,8 +122,8 @@ def asked(
         (INFO, {"reasoning_effort": "low"}, {"thinking": "low"}),
         (INFO, {"reasoning_effort": "odd"}, {"thinking": True}),
         (INFO, {"think": True}, {"thinking": True}),
-        (DULL, {"think": True}, {}),
-        (DULL, {"reasoning_effort": "odd"}, {}),
+        (NO_REASONING, {"think": True}, {}),
+        (NO_REASONING, {"reasoning_effort": "odd"}, {}),
         *((INFO, {"reasoning_effort": word}, {"thinking": False}) for word in ("none", "off", "disabled")),
         (
             INFO,
@@ -140,19 +140,19 @@ def asked(
 def test_settings_of_a_request(info: ModelInfo, selected: dict[str, Any], expected: dict[str, Any]) -> None:
     if selected.get("reasoning_effort") in ("none", "off", "disabled"):
         info = msgspec.structs.replace(info, reasoning_levels=(selected["reasoning_effort"],))
-    assert asked(info, **selected) == expected
+    assert settings_of(info, **selected) == expected
 
 
 def test_precedence_of_options() -> None:
-    """The selection's options come before the provider's; the body of the provider comes last and overrides both."""
+    """The selection's options precede the provider's; the provider's body comes last and overrides both."""
     access = ModelAccess(options={"seed": 1, "x": 1, "y": 1, "z": 1}, body={"z": 3})
-    found = asked(access=access, provider_options={"seed": 2, "y": 2, "z": 2}, most=7)
+    found = settings_of(access=access, provider_options={"seed": 2, "y": 2, "z": 2}, most=7)
     assert found == {"max_tokens": 7, "seed": 2, "extra_body": {"x": 1, "y": 2, "z": 3}}
-    assert model_settings.body_for(access, Selection()) == {"x": 1, "y": 1, "z": 3}
+    assert conversion.body_for(access, Selection()) == {"x": 1, "y": 1, "z": 3}
 
 
 @pytest.mark.parametrize("module", [google, mistral])
-def test_a_body_that_the_client_has_is_not_in_the_settings(module: Any) -> None:  # noqa: ANN401
+def test_body_passed_to_the_client_is_not_in_the_settings(module: Any) -> None:  # noqa: ANN401
     assert module.refine({"extra_body": {"x": 1}, "top_k": 2}, "s") == {"top_k": 2}
 
 
@@ -167,7 +167,7 @@ def test_options_of_the_user_override_those_of_openai() -> None:
 )
 def test_the_signature_of_reasoning_for_mistral(signatures: tuple[str | None, ...], expected: list[str | None]) -> None:
     parts = [ThinkingPart(content="", signature=signature) for signature in signatures]
-    assert list(mistral._seals([ModelRequest(parts=[]), ModelResponse(parts=parts)])) == expected
+    assert list(mistral._signatures([ModelRequest(parts=[]), ModelResponse(parts=parts)])) == expected
 
 
 # History
@@ -183,7 +183,7 @@ def test_system_prompt_and_tools() -> None:
         assert (tool.name, tool.description, tool.parameters_json_schema, tool.strict) == ("ls", "Lists.", {}, False)
 
 
-def said(*given: ours.Part, own: bool = True, model: str = "m") -> list[Any]:
+def response_history(*given: ours.Part, own: bool = True, model: str = "m") -> list[Any]:
     source = message("assistant", *given, provider="acme" if own else "other", model=model)
     (found,) = conversion.conversation([source], INFO, "sys")
     assert isinstance(found, ModelResponse)
@@ -191,7 +191,7 @@ def said(*given: ours.Part, own: bool = True, model: str = "m") -> list[Any]:
     return list(found.parts)
 
 
-def thought(text: str = "", signature: str = "", *redacted: str) -> ours.ReasoningPart:
+def reasoning(text: str = "", signature: str = "", *redacted: str) -> ours.ReasoningPart:
     return ours.ReasoningPart(ours.Reasoning(thinking=text, signature=signature, redacted=redacted))
 
 
@@ -210,39 +210,41 @@ def sealed(**fields: Any) -> str:  # noqa: ANN401
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (thought("a"), []),
-        (thought("a", "sig"), [("a", None, "sig", None)]),
-        (thought("", "sig"), [("", None, "sig", None)]),
-        (thought("a", sealed(id="i")), [("a", "i", None, None)]),
-        (thought("a", sealed(signature="s")), [("a", None, "s", None)]),
-        (thought("a", sealed(details={"x": 1})), [("a", None, None, {"x": 1})]),
-        (thought("a", sealed(other=1)), []),
-        (thought("a", "{broken"), []),
-        (thought("a", ""), []),
-        (thought("", "", "block", '{"text":0}'), [("", "redacted_thinking", "block", None)]),
+        (reasoning("a"), []),
+        (reasoning("a", "sig"), [("a", None, "sig", None)]),
+        (reasoning("", "sig"), [("", None, "sig", None)]),
+        (reasoning("a", sealed(id="i")), [("a", "i", None, None)]),
+        (reasoning("a", sealed(signature="s")), [("a", None, "s", None)]),
+        (reasoning("a", sealed(details={"x": 1})), [("a", None, None, {"x": 1})]),
+        (reasoning("a", sealed(other=1)), []),
+        (reasoning("a", "{broken"), []),
+        (reasoning("a", ""), []),
+        (reasoning("", "", "block", '{"text":0}'), [("", "redacted_thinking", "block", None)]),
     ],
 )
-def test_thoughts_go_back_to_the_model_that_made_them(given: ours.ReasoningPart, expected: list[Any]) -> None:
-    assert [(part.content, part.id, part.signature, part.provider_details) for part in said(given)] == expected
-    assert all(part.provider_name == "sys" for part in said(given))
-    assert said(given, own=False) == said(given, model="other") == []
+def test_reasoning_is_sent_back_to_its_model(given: ours.ReasoningPart, expected: list[Any]) -> None:
+    assert [
+        (part.content, part.id, part.signature, part.provider_details) for part in response_history(given)
+    ] == expected
+    assert all(part.provider_name == "sys" for part in response_history(given))
+    assert response_history(given, own=False) == response_history(given, model="other") == []
 
 
-def test_redacted_thoughts_of_bedrock_have_another_name() -> None:
-    source = message("assistant", thought("", "", "block"), provider="acme", model="m")
+def test_redacted_reasoning_of_bedrock_has_another_name() -> None:
+    source = message("assistant", reasoning("", "", "block"), provider="acme", model="m")
     (found,) = conversion.conversation([source], INFO, "bedrock")
     assert [cast("Any", part).id for part in found.parts] == ["redacted_content"]
 
 
-def test_marks_go_back_with_the_text_and_the_call_they_came_with() -> None:
-    marks = thought("", "", sealed(text=1, details={"t": 1}), sealed(call=2, details={"c": 2}))
+def test_signatures_are_sent_back_with_their_text_or_call() -> None:
+    marks = reasoning("", "", sealed(text=1, details={"t": 1}), sealed(call=2, details={"c": 2}))
     given: list[ours.Part] = [marks, text("a"), text("b"), call("0"), call("1", '{"x":1}'), call("2")]
-    found = said(*given)
+    found = response_history(*given)
     assert [(part.provider_name, part.provider_details) for part in found] == [
         (None, None), ("sys", {"t": 1}), (None, None), (None, None), ("sys", {"c": 2}),
     ]  # fmt: skip
     assert [part.args for part in found[2:]] == ["{}", '{"x":1}', "{}"]
-    assert {part.provider_name for part in said(*given, own=False)} == {None}
+    assert {part.provider_name for part in response_history(*given, own=False)} == {None}
 
 
 def result(id: str, *, data: str = "", is_error: bool = False) -> ours.ToolResultPart:
@@ -252,7 +254,7 @@ def result(id: str, *, data: str = "", is_error: bool = False) -> ours.ToolResul
 
 def test_tool_results_precede_their_images() -> None:
     rows = [message("tool", result("1", data="QQ=="), result("2", is_error=True)), message("user", text("hm"))]
-    (found,) = conversion.conversation(rows, DULL, "sys")
+    (found,) = conversion.conversation(rows, NO_REASONING, "sys")
     assert isinstance(found, ModelRequest)
     outline = [(type(part).__name__, getattr(part, "outcome", "")) for part in found.parts]
     assert outline == [
@@ -260,20 +262,20 @@ def test_tool_results_precede_their_images() -> None:
     ]  # fmt: skip
     shown = cast("Any", found.parts[2]).content
     assert (shown[0], shown[1].data) == ("What ls (call 1) shows:", b"A")
-    takes = msgspec.structs.replace(DULL, takes_media_in_results=True)
+    takes = msgspec.structs.replace(NO_REASONING, takes_media_in_results=True)
     (found,) = conversion.conversation(rows[:1], takes, "sys")
     assert [type(part).__name__ for part in found.parts] == ["ToolReturnPart"] * 2
     assert cast("Any", found.parts[0]).content[0] == "out 1"
     assert cast("Any", found.parts[1]).content == "out 2"
 
 
-def test_requests_in_a_row_are_one_and_answers_separate_them() -> None:
+def test_consecutive_requests_are_merged() -> None:
     rows = [message("user", text("a")), message("user", text("b")), message("assistant", text("c"))]
     found = conversion.conversation([*rows, rows[0]], INFO, "sys")
     assert [len(item.parts) for item in found] == [2, 1, 1]
 
 
-# Parts of an answer
+# Parts of a response
 
 
 def response(reason: str | None = "stop", *, usage: tuple[int, ...] = (0, 0, 0, 0), **more: Any) -> StreamedResponse:  # noqa: ANN401
@@ -283,7 +285,7 @@ def response(reason: str | None = "stop", *, usage: tuple[int, ...] = (0, 0, 0, 
     return cast("StreamedResponse", SimpleNamespace(finish_reason=reason, **given))
 
 
-def fed(*events: Any, ends: StreamedResponse | None = None) -> list[StreamPart]:  # noqa: ANN401
+def feed(*events: Any, ends: StreamedResponse | None = None) -> list[StreamPart]:  # noqa: ANN401
     answer = conversion.StreamParts()
     found = [part for event in events for part in answer.feed(event)]
     last = answer.end(ends or response())
@@ -345,8 +347,8 @@ ENDED = (ToolCallEnd(ToolCallId("c")), FinishedPart("tool_calls"))
         ([PartEndEvent(index=4, part=TextPart("", provider_details={"other": "x"}))], [STOP]),
     ],
 )
-def test_parts_of_an_answer(events: list[Any], expected: list[StreamPart]) -> None:
-    assert fed(*events) == expected
+def test_parts_of_a_response(events: list[Any], expected: list[StreamPart]) -> None:
+    assert feed(*events) == expected
 
 
 @pytest.mark.parametrize(
@@ -367,13 +369,13 @@ def test_parts_of_an_answer(events: list[Any], expected: list[StreamPart]) -> No
         (response(usage=(0, 1, 0, 0)), [UsagePart(Usage(0, 1, 0, 0)), STOP]),
     ],
 )
-def test_the_end_of_an_answer(ends: StreamedResponse, expected: list[StreamPart]) -> None:
-    assert fed(ends=ends) == expected
+def test_end_of_a_response(ends: StreamedResponse, expected: list[StreamPart]) -> None:
+    assert feed(ends=ends) == expected
 
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [("stop", "tool_calls"), ("odd", "tool_calls"), ("length", "length"), ("content_filter", "content_filter")],
 )
-def test_the_end_of_an_answer_with_calls(reason: str, expected: str) -> None:
-    assert cast("FinishedPart", fed(CALL, ends=response(reason))[-1]).reason == expected
+def test_end_of_a_response_with_calls(reason: str, expected: str) -> None:
+    assert cast("FinishedPart", feed(CALL, ends=response(reason))[-1]).reason == expected

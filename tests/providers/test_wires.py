@@ -12,13 +12,13 @@ from holdfast.domain.model_requests import ModelInfo, StreamPart, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.engine.response_builder import ResponseBuilder
-from holdfast.providers.provider_connection import ModelAccess
-from model_server.script import Ask, Redact, Reply, Say, Think, event
-from model_server.server import Asked
-from providers.stand import ALL, LIBRARIES, Subject, collect, message, prompt, serving
+from holdfast.providers.model_access import ModelAccess
+from model_server.script import CallTool, Redact, Reply, Say, Think, event
+from model_server.server import RecordedRequest
+from providers.adapters import ALL, LIBRARIES, AdapterCase, collect, message, prompt, serving
 
 pytestmark = LIBRARIES
-subjects = pytest.mark.parametrize("subject", ALL, ids=str)
+adapters = pytest.mark.parametrize("adapter", ALL, ids=str)
 DONE = Reply((Say(("done",)),))
 
 
@@ -27,7 +27,7 @@ DONE = Reply((Say(("done",)),))
 
 FIELDS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 NOT_COUNTED = {"responses": {"cache_write_tokens"}, "gemini": {"cache_write_tokens"}, "mistral": {"cache_write_tokens"}}
-"""What a wire has no word for."""
+"""Token kinds that a wire does not report."""
 
 
 def usage_of(parts: list[StreamPart]) -> Usage:
@@ -35,26 +35,26 @@ def usage_of(parts: list[StreamPart]) -> Usage:
     return part.usage
 
 
-@subjects
-async def test_every_token_field_counts_by_itself(subject: Subject) -> None:
-    fields = [name for name in Usage.__struct_fields__ if name not in NOT_COUNTED.get(subject.wire, ())]
-    if subject.name in ("openai-chat", "azure"):
-        # OpenAI itself does not charge for writes, and has no word for them.
+@adapters
+async def test_every_token_field_is_counted(adapter: AdapterCase) -> None:
+    fields = [name for name in Usage.__struct_fields__ if name not in NOT_COUNTED.get(adapter.wire, ())]
+    if adapter.name in ("openai-chat", "azure"):
+        # OpenAI does not charge for cache writes and does not report them.
         fields.remove("cache_write_tokens")
     assert tuple(Usage.__struct_fields__) == FIELDS
     wanted = [msgspec.convert({"input_tokens": 1, "output_tokens": 1, name: 7}, Usage) for name in fields]
     everything = msgspec.convert({name: 10**place for place, name in enumerate(fields, 1)}, Usage)
     async with serving(*(Reply((Say(("so",)),), usage=usage) for usage in (*wanted, everything))) as server:
-        model = subject.on(server.base_url(subject.wire))
+        model = adapter.on(server.base_url(adapter.wire))
         assert [usage_of(await collect(model)) for _ in (*wanted, everything)] == [*wanted, everything]
 
 
-async def test_thoughts_of_gemini_are_output() -> None:
-    """They are counted apart there, and charged."""
+async def test_reasoning_of_gemini_is_output() -> None:
+    """Gemini counts it separately, and charges for it."""
     metadata = {"promptTokenCount": 9, "cachedContentTokenCount": 4, "candidatesTokenCount": 2, "thoughtsTokenCount": 5}
     candidate = {"content": {"role": "model", "parts": [{"text": "so"}]}, "finishReason": "STOP", "index": 0}
     last = {"candidates": [candidate], "modelVersion": "m", "responseId": "r1", "usageMetadata": metadata}
-    gemini = next(subject for subject in ALL if subject.name == "gemini")
+    gemini = next(adapter for adapter in ALL if adapter.name == "gemini")
     async with serving(Reply(raw=(event(last),))) as server:
         assert usage_of(await collect(gemini.on(server.base_url("gemini")))) == Usage(5, 7, 4)
 
@@ -114,25 +114,25 @@ OTHERS = {"model", "provider", "reasoning_effort", "think", "provider_options"}
 
 def test_every_option_of_a_selection_has_a_row() -> None:
     assert VALUES.keys() | OTHERS == set(Selection.__struct_fields__)
-    assert PLACES.keys() == {subject.name for subject in ALL}
+    assert PLACES.keys() == {adapter.name for adapter in ALL}
 
 
-@subjects
-async def test_sampling_reaches_the_body_and_is_left_out_by_default(subject: Subject) -> None:
-    """Each option by itself, with its smallest value too; whatever is not set is not sent."""
-    places = PLACES[subject.name]
-    model = "gpt-4.1" if "openai" in subject.name else subject.model
+@adapters
+async def test_sampling_is_sent_and_omitted_by_default(adapter: AdapterCase) -> None:
+    """Each option, with its smallest value too; unset options are not sent."""
+    places = PLACES[adapter.name]
+    model = "gpt-4.1" if "openai" in adapter.name else adapter.model
 
     async def body(**chosen: Any) -> Any:  # noqa: ANN401
         info = ModelInfo("acme", model)
-        access = ModelAccess(server.base_url(subject.wire), subject.key, extras=subject.extras)
-        await collect(subject.make(info, access, msgspec.convert(chosen, Selection)))
-        return server.asked[-1].json
+        access = ModelAccess(server.base_url(adapter.wire), adapter.key, extras=adapter.extras)
+        await collect(adapter.make(info, access, msgspec.convert(chosen, Selection)))
+        return server.requests[-1].json
 
     async with serving(DONE) as server:
         plain = await body()
         # Mistral's library sends its own default for one of them.
-        unset = [name for name in places if name != "max_tokens" and (subject.name, name) != ("mistral", "top_p")]
+        unset = [name for name in places if name != "max_tokens" and (adapter.name, name) != ("mistral", "top_p")]
         assert {name: _at(plain, *places[name]) for name in unset} == dict.fromkeys(unset)
         assert _at(plain, *places["max_tokens"]) == 1_000, "what the request allows"
         whole = await body(**VALUES)
@@ -158,16 +158,18 @@ EFFORTS: dict[str, tuple[str, ...]] = {
 }
 
 
-@subjects
-async def test_an_effort_changes_the_request(subject: Subject) -> None:
+@adapters
+async def test_an_effort_changes_the_request(adapter: AdapterCase) -> None:
     async with serving(DONE) as server:
 
-        async def asked(selection: Selection) -> Asked:
-            await collect(subject.on(server.base_url(subject.wire), selection=selection))
-            return server.asked[-1]
+        async def request_with(selection: Selection) -> RecordedRequest:
+            await collect(adapter.on(server.base_url(adapter.wire), selection=selection))
+            return server.requests[-1]
 
-        plain, high, low = [(await asked(Selection(reasoning_effort=effort))).json for effort in ("", "high", "low")]
-        path = EFFORTS[subject.name]
+        plain, high, low = [
+            (await request_with(Selection(reasoning_effort=effort))).json for effort in ("", "high", "low")
+        ]
+        path = EFFORTS[adapter.name]
         if path:
             assert _at(high, *path) not in (None, _at(low, *path), _at(plain, *path))
             assert path != ("reasoning_effort",) or _at(high, *path) == "high"
@@ -177,29 +179,29 @@ async def test_an_effort_changes_the_request(subject: Subject) -> None:
 
 
 SEALED = Reply(
-    (Think(("hm",), signature="c2lnbmF0dXJl"), Redact("c2VjcmV0"), Say(("so",)), Ask("call_a", "ls", ("{}",)))
+    (Think(("hm",), signature="c2lnbmF0dXJl"), Redact("c2VjcmV0"), Say(("so",)), CallTool("call_a", "ls", ("{}",)))
 )
 MARKS = ("c2lnbmF0dXJl", "c2VjcmV0", "YzJWamNtVjA=")
 
 
-@subjects
-async def test_sealed_reasoning_goes_to_the_model_that_made_it_only(subject: Subject) -> None:
-    """Provider and model both count; the text and the calls of the answer are sent to everybody."""
+@adapters
+async def test_sealed_reasoning_is_sent_only_to_its_model(adapter: AdapterCase) -> None:
+    """Provider and model both count; text and calls of the response are sent to every model."""
     async with serving(SEALED) as server:
-        model = subject.on(server.base_url(subject.wire))
-        answer = ResponseBuilder(message("assistant", id="m2", model=subject.model, provider="acme"))
+        model = adapter.on(server.base_url(adapter.wire))
+        answer = ResponseBuilder(message("assistant", id="m2", model=adapter.model, provider="acme"))
         for part in await collect(model):
             answer.feed(part, 0)
         result = ToolResultPart(ToolResult(ToolCallId("call_a"), "ls", "a b", "", is_error=False))
-        asked = message("user", TextPart(Text("What is here?")))
+        user_message = message("user", TextPart(Text("What is here?")))
         bodies: dict[tuple[str, str], str] = {}
-        for provider, name in product(("acme", "another"), (subject.model, "x")):
-            told = msgspec.structs.replace(answer.message(), provider=provider, model=name)
-            await collect(model, prompt(asked, told, message("tool", result, id="m3")))
-            bodies[provider, name] = server.asked[-1].body.decode()
-    own = bodies.pop(("acme", subject.model))
-    # OpenAI's own chat wire has no place for reasoning.
-    assert (MARKS[0] in own) == (subject.name not in ("openai-chat", "azure"))
+        for provider, name in product(("acme", "another"), (adapter.model, "x")):
+            response = msgspec.structs.replace(answer.message(), provider=provider, model=name)
+            await collect(model, prompt(user_message, response, message("tool", result, id="m3")))
+            bodies[provider, name] = server.requests[-1].body.decode()
+    own = bodies.pop(("acme", adapter.model))
+    # OpenAI's own chat wire does not support reasoning.
+    assert (MARKS[0] in own) == (adapter.name not in ("openai-chat", "azure"))
     for body in bodies.values():
         assert not any(mark in body for mark in MARKS)
         assert "a b" in body

@@ -1,4 +1,4 @@
-"""A home for settings, and a server beside it."""
+"""Fixtures: settings for model selection, and a server that lists models."""
 
 from collections.abc import AsyncIterator
 
@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.providers import model_discovery
 from providers.json_server import JsonServer, json_server
-from runtime.settings_home import Home, home
+from runtime.model_selection_home import ModelSelectionHome, open_home
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,6 @@ async def server() -> AsyncIterator[JsonServer]:
 
 
 @pytest.fixture
-async def place(server: JsonServer) -> AsyncIterator[Home]:
-    async with home(server.port) as place:
-        yield place
+async def home(server: JsonServer) -> AsyncIterator[ModelSelectionHome]:
+    async with open_home(server.port) as home:
+        yield home

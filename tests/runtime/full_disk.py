@@ -1,4 +1,4 @@
-"""A workspace on a disk that is full for a while: run as a process of its own, because the limit is the process's."""
+"""A workspace on a disk that is full for a while, in a process of its own because the limit applies to the process."""
 
 import asyncio
 import json
@@ -36,9 +36,9 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     session = (await workspace.sessions.create()).id
     await workspace.inputs.submit(Prompt(session, "one", run_id=RunId("r1")))
     await model.before.reached.wait()
-    fill()
+    fill_disk()
     model.before.open()
-    await until(lambda: workspace.engine.storage_fails, most=10_000_000)
+    await until(lambda: workspace.engine.storage_fails)
     refused = False
     try:
         await workspace.inputs.submit(Prompt(session, "two", run_id=RunId("r2")))
@@ -46,7 +46,7 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
         refused = True
     ends_meanwhile = sum(isinstance(event, RunCompleteEvent) for _, event in recorded[0].events)
     notices = [event.change.object.type for _, event in recorded[0].events if isinstance(event, AgentEvent)]
-    make_room()
+    free_space()
     await workspace.inputs.submit(Prompt(session, "three", run_id=RunId("r3")))
     await workspace.engine.wait_until_idle(session)
     log = [decode_event(body) for _, body in await ledger.events_after(workspace.record.id, 0, 10_000)]
@@ -61,13 +61,13 @@ async def scenario(data_dir: Path, project: str) -> dict[str, object]:
     }
 
 
-def fill() -> None:
-    """No file of this process may be written any more: the log has room in it that was taken beforehand."""
+def fill_disk() -> None:
+    """Prevent all file growth in this process: the log has preallocated space."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
 
 
-def make_room() -> None:
+def free_space() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 

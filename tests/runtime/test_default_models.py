@@ -1,4 +1,4 @@
-"""Which model is chosen where nobody has chosen one."""
+"""Model selection without a configured model."""
 
 import pytest
 
@@ -7,109 +7,109 @@ from holdfast.domain.settings import Selection
 from holdfast.providers import model_discovery as places
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.scripted_model import DemoModel
-from providers.json_server import JsonServer, silent_port
-from runtime.settings_home import GROQ_LARGE, GROQ_SMALL, Home, local, refusal
+from providers.json_server import JsonServer
+from runtime.model_selection_home import GROQ_LARGE, GROQ_SMALL, ModelSelectionHome, local_provider, refusal
 
 # Without a selection
 
 
-async def test_without_anything_the_tour_answers(place: Home) -> None:
-    large, small = await place.models.large(), await place.models.small()
+async def test_scripted_model_is_the_last_resort(home: ModelSelectionHome) -> None:
+    large, small = await home.models.large(), await home.models.small()
     assert isinstance(large, DemoModel)
     assert large.info.is_scripted
     assert small.info.is_scripted
     assert "no model" in large.info.name
-    assert await place.models.renewed(large) is None
+    assert await home.models.renewed(large) is None
 
 
-async def test_nobody_is_chosen_in_place_of_one_that_cannot_be_read(place: Home) -> None:
-    """The file may have named a server of one's own: work is not shown to somebody else because of a typing error."""
-    place.environment["GROQ_API_KEY"] = "k"
-    place.doubt = "/c.toml:1: expected TOML."
-    error = await refusal(place)
+async def test_no_provider_is_selected_while_a_settings_file_is_broken(home: ModelSelectionHome) -> None:
+    """The file may name a private server: a typing error must not send work to another provider."""
+    home.environment["GROQ_API_KEY"] = "k"
+    home.doubt = "/c.toml:1: expected TOML."
+    error = await refusal(home)
     assert str(error) == "/c.toml:1: expected TOML. No model is selected until this is corrected."
     assert error.trouble == "refused"
-    place.set(models={"large": {"provider": "groq"}})
-    assert await place.large() == GROQ_LARGE, "another file knows"
-    place.set()
-    place.doubt = ""
-    assert await place.large() == GROQ_LARGE
+    home.set(models={"large": {"provider": "groq"}})
+    assert await home.large() == GROQ_LARGE, "another file knows"
+    home.set()
+    home.doubt = ""
+    assert await home.large() == GROQ_LARGE
 
 
-async def test_what_is_missing_may_stand_in_a_file_that_cannot_be_read(place: Home) -> None:
-    """That there is no such provider would send its reader away from the typing error."""
-    place.set(models={"large": {"provider": "mine", "model": "m"}})
-    assert str(await refusal(place)).startswith("There is no provider mine.")
-    place.doubt = "/c.toml:7: expected TOML."
-    for error in (await refusal(place), await refused_choice(place, "mine", "m")):
+async def test_missing_provider_error_mentions_the_broken_file(home: ModelSelectionHome) -> None:
+    """Reporting only a missing provider would hide the typing error."""
+    home.set(models={"large": {"provider": "mine", "model": "m"}})
+    assert str(await refusal(home)).startswith("There is no provider mine.")
+    home.doubt = "/c.toml:7: expected TOML."
+    for error in (await refusal(home), await refused_choice(home, "mine", "m")):
         assert str(error).startswith(
             "/c.toml:7: expected TOML. Its settings have no effect until this is corrected. There"
         )
 
 
-async def refused_choice(place: Home, provider: str, model: str) -> ProviderError:
+async def refused_choice(home: ModelSelectionHome, provider: str, model: str) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
-        await place.models.check(Selection(model, provider))
+        await home.models.check(Selection(model, provider))
     return caught.value
 
 
-async def test_a_key_in_the_environment_is_enough(place: Home, server: JsonServer) -> None:
-    place.environment["GROQ_API_KEY"] = "k"
-    assert await place.large() == GROQ_LARGE
-    assert await place.small() == GROQ_SMALL
-    assert server.asked == [], "nobody is asked who is not needed"
+async def test_key_in_the_environment_selects_its_provider(home: ModelSelectionHome, server: JsonServer) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    assert await home.large() == GROQ_LARGE
+    assert await home.small() == GROQ_SMALL
+    assert server.requests == [], "no unneeded server is queried"
 
 
-async def test_the_catalogues_order_decides(place: Home) -> None:
-    place.environment |= {"GROQ_API_KEY": "k", "DEEPSEEK_API_KEY": "k"}
-    assert (await place.large()).startswith("deepseek/")
+async def test_catalogue_order_decides(home: ModelSelectionHome) -> None:
+    home.environment |= {"GROQ_API_KEY": "k", "DEEPSEEK_API_KEY": "k"}
+    assert (await home.large()).startswith("deepseek/")
 
 
-async def test_providers_that_the_settings_name_come_first(place: Home, server: JsonServer) -> None:
-    place.environment["DEEPSEEK_API_KEY"] = "k"
-    place.set(providers=local(server, models=[{"id": "mine"}]))
-    assert await place.large() == "local/mine"
-    place.set(providers={"groq": {"api_key": "direct"}})
-    assert await place.large() == GROQ_LARGE
+async def test_configured_providers_take_precedence(home: ModelSelectionHome, server: JsonServer) -> None:
+    home.environment["DEEPSEEK_API_KEY"] = "k"
+    home.set(providers=local_provider(server, models=[{"id": "mine"}]))
+    assert await home.large() == "local/mine"
+    home.set(providers={"groq": {"api_key": "direct"}})
+    assert await home.large() == GROQ_LARGE
 
 
-async def test_a_stored_key_is_enough_and_comes_before_the_environments(place: Home) -> None:
-    place.keys["groq"] = "stored"
-    place.environment["GROQ_API_KEY"] = "found"
-    model = await place.models.large()
+async def test_stored_key_takes_precedence_over_the_environment(home: ModelSelectionHome) -> None:
+    home.keys["groq"] = "stored"
+    home.environment["GROQ_API_KEY"] = "found"
+    model = await home.models.large()
     assert isinstance(model, CompatibleModel)
     assert model._access.api_key == "stored"
-    place.set(providers={"groq": {"api_key": "${MISSING:-written}"}})
-    model = await place.models.large()
+    home.set(providers={"groq": {"api_key": "${MISSING:-written}"}})
+    model = await home.models.large()
     assert isinstance(model, CompatibleModel)
     assert model._access.api_key == "written"
 
 
-async def test_credentials_of_the_machine_are_not_used_unasked(place: Home) -> None:
-    place.environment |= {"AWS_PROFILE": "work", "GOOGLE_CLOUD_PROJECT": "p", "GOOGLE_CLOUD_LOCATION": "l"}
-    assert await place.large() == "demo/tour"
+async def test_ambient_credentials_are_not_selected(home: ModelSelectionHome) -> None:
+    home.environment |= {"AWS_PROFILE": "work", "GOOGLE_CLOUD_PROJECT": "p", "GOOGLE_CLOUD_LOCATION": "l"}
+    assert await home.large() == "demo/tour"
 
 
-async def test_a_disabled_provider_is_passed_over(place: Home) -> None:
-    place.environment["GROQ_API_KEY"] = "k"
-    place.set(providers={"groq": {"disable": True}})
-    assert await place.large() == "demo/tour"
-    place.set(providers={"groq": {"disable": True}}, models={"large": {"provider": "groq"}})
-    assert "providers.groq.disable" in str(await refusal(place))
+async def test_disabled_provider_is_skipped(home: ModelSelectionHome) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    home.set(providers={"groq": {"disable": True}})
+    assert await home.large() == "demo/tour"
+    home.set(providers={"groq": {"disable": True}}, models={"large": {"provider": "groq"}})
+    assert "providers.groq.disable" in str(await refusal(home))
 
 
-async def test_default_providers_can_be_switched_off(place: Home, server: JsonServer) -> None:
-    place.environment["GROQ_API_KEY"] = "k"
+async def test_default_providers_can_be_disabled(home: ModelSelectionHome, server: JsonServer) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
     server.answers["/api/tags"] = {"models": [{"model": "qwen3:8b"}]}
-    place.set(options={"disable_default_providers": True})
-    assert await place.large() == "demo/tour"
-    assert server.asked == []
+    home.set(options={"disable_default_providers": True})
+    assert await home.large() == "demo/tour"
+    assert server.requests == []
 
 
 # Local servers
 
 
-async def test_a_local_server_that_answers_is_used(place: Home, server: JsonServer) -> None:
+async def test_responding_local_server_is_used(home: ModelSelectionHome, server: JsonServer) -> None:
     server.answers = {
         "/api/tags": {"models": [{"model": "plain:1b"}, {"model": "able:8b"}]},
         "/api/show": lambda body: {
@@ -117,110 +117,112 @@ async def test_a_local_server_that_answers_is_used(place: Home, server: JsonServ
             "model_info": {"x.context_length": 32_768},
         },
     }
-    model = await place.models.large()
+    model = await home.models.large()
     assert (model.info.provider, model.info.model, model.info.context_window) == ("ollama", "able:8b", 32_768)
-    assert await place.small() == "ollama/able:8b"
+    assert await home.small() == "ollama/able:8b"
     assert not model.info.is_scripted
 
 
-async def test_a_model_that_is_loaded_is_preferred(place: Home, server: JsonServer) -> None:
+async def test_a_model_that_is_loaded_is_preferred(home: ModelSelectionHome, server: JsonServer) -> None:
     server.answers = {
         "/api/tags": {"models": [{"model": "cold:8b"}, {"model": "warm:8b"}]},
         "/api/ps": {"models": [{"model": "warm:8b", "context_length": 16_384}]},
     }
-    model = await place.models.large()
+    model = await home.models.large()
     assert (model.info.model, model.info.context_window) == ("warm:8b", 16_384)
 
 
-async def test_a_local_server_that_is_started_later_is_found(place: Home, server: JsonServer) -> None:
-    assert await place.large() == "demo/tour"
+async def test_a_local_server_that_is_started_later_is_found(home: ModelSelectionHome, server: JsonServer) -> None:
+    assert await home.large() == "demo/tour"
     server.answers["/api/tags"] = {"models": [{"model": "m"}]}
-    assert await place.large() == "demo/tour"
-    place.now = 30.0
-    assert await place.large() == "ollama/m"
+    assert await home.large() == "demo/tour"
+    home.now = 30.0
+    assert await home.large() == "ollama/m"
 
 
-async def test_a_far_ollama_is_used_only_if_it_is_chosen(place: Home) -> None:
-    place.environment["OLLAMA_HOST"] = "ollama.invalid:1"
-    assert await place.large() == "demo/tour"
-    assert place.discovery.cached(places.DiscoveryTarget("http://ollama.invalid:1/v1", "ollama")) is None, (
-        "nobody asked it"
+async def test_remote_ollama_is_used_only_if_selected(home: ModelSelectionHome) -> None:
+    home.environment["OLLAMA_HOST"] = "ollama.invalid:1"
+    assert await home.large() == "demo/tour"
+    assert home.discovery.cached(places.DiscoveryTarget("http://ollama.invalid:1/v1", "ollama")) is None, (
+        "it is not queried"
     )
-    place.set(models={"large": {"provider": "ollama", "model": "m"}}, providers={"ollama": {"discover_models": False}})
-    model = await place.models.large()
+    home.set(models={"large": {"provider": "ollama", "model": "m"}}, providers={"ollama": {"discover_models": False}})
+    model = await home.models.large()
     assert isinstance(model, CompatibleModel)
     assert model._access.base_url == "http://ollama.invalid:1/v1"
 
 
-async def test_a_server_that_is_configured_is_asked_what_it_has(place: Home, server: JsonServer) -> None:
+async def test_configured_server_is_queried_for_its_models(home: ModelSelectionHome, server: JsonServer) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "a", "context_length": 9_000}]}
-    place.set(providers=local(server, api_key="$SECRET", extra_headers={"x-team": "t", "x-none": "${NONE:-}"}))
-    place.environment["SECRET"] = "s"
-    model = await place.models.large()
+    home.set(providers=local_provider(server, api_key="$SECRET", extra_headers={"x-team": "t", "x-none": "${NONE:-}"}))
+    home.environment["SECRET"] = "s"
+    model = await home.models.large()
     assert (model.info.model, model.info.context_window) == ("a", 9_000)
     assert server.headers["authorization"] == "Bearer s"
     assert server.headers["x-team"] == "t"
     assert "x-none" not in server.headers
 
 
-async def test_a_described_model_needs_no_answer(place: Home, server: JsonServer) -> None:
+async def test_configured_model_needs_no_query(home: ModelSelectionHome, server: JsonServer) -> None:
     server.held.clear()
-    place.set(
-        providers=local(server, models=[{"id": "m"}, {"id": "n", "context_window": 5}]),
+    home.set(
+        providers=local_provider(server, models=[{"id": "m"}, {"id": "n", "context_window": 5}]),
         models={"large": {"provider": "local", "model": "m"}},
     )
-    assert (await place.models.large()).info.context_window == 0
+    assert (await home.models.large()).info.context_window == 0
     await server.waiting.wait()
     server.answers["/v1/models"] = {"data": [{"id": "m", "context_length": 7_000}]}
-    version = place.discovery.version
+    version = home.discovery.version
     server.held.set()
-    while place.discovery.version == version:
-        await place.discovery.query(places.DiscoveryTarget(f"{server.url}/v1"))
-    assert (await place.models.large()).info.context_window == 7_000, "what came later counts from then on"
+    while home.discovery.version == version:
+        await home.discovery.query(places.DiscoveryTarget(f"{server.url}/v1"))
+    assert (await home.models.large()).info.context_window == 7_000, "a later result replaces it"
 
 
-async def test_without_a_list_a_model_is_taken_at_its_name(place: Home, server: JsonServer) -> None:
-    place.set(providers=local(server, discover_models=False), models={"large": {"provider": "local", "model": "x"}})
-    assert await place.large() == "local/x"
-    assert server.asked == []
-    place.set(providers=local(server), models={"large": {"provider": "local", "model": "y"}})
-    assert await place.large() == "local/y", "the server does not say what it has"
+async def test_model_name_is_used_without_a_list(home: ModelSelectionHome, server: JsonServer) -> None:
+    home.set(
+        providers=local_provider(server, discover_models=False), models={"large": {"provider": "local", "model": "x"}}
+    )
+    assert await home.large() == "local/x"
+    assert server.requests == []
+    home.set(providers=local_provider(server), models={"large": {"provider": "local", "model": "y"}})
+    assert await home.large() == "local/y", "the server publishes no list"
 
 
-async def test_ollamas_short_names_are_understood(place: Home, server: JsonServer) -> None:
+async def test_short_names_of_ollama_are_resolved(home: ModelSelectionHome, server: JsonServer) -> None:
     server.answers["/api/tags"] = {"models": [{"model": "qwen3:latest"}]}
-    place.set(models={"large": {"provider": "ollama", "model": "qwen3"}})
-    assert await place.large() == "ollama/qwen3:latest"
+    home.set(models={"large": {"provider": "ollama", "model": "qwen3"}})
+    assert await home.large() == "ollama/qwen3:latest"
 
 
-async def test_a_new_model_of_a_known_provider_is_found_by_asking(place: Home, server: JsonServer) -> None:
+async def test_new_model_of_a_known_provider_is_found_by_a_query(home: ModelSelectionHome, server: JsonServer) -> None:
     server.answers["/v1/models"] = {"data": [{"id": "brand-new", "context_length": 1_000}]}
-    place.set(
+    home.set(
         providers={"groq": {"api_key": "k", "base_url": f"{server.url}/v1"}},
         models={"large": {"provider": "groq", "model": "brand-new"}},
     )
-    assert await place.large() == "groq/brand-new"
+    assert await home.large() == "groq/brand-new"
 
 
-async def test_why_the_scripted_model_was_chosen(place: Home) -> None:
-    """The first provider of the settings that lacks something is named; one that is switched off, or that nobody named,
-    is not.
-    """
+async def test_reason_for_the_scripted_model(home: ModelSelectionHome) -> None:
+    """The first configured provider that lacks something is named; disabled and unconfigured providers are not."""
 
     async def reason() -> str:
-        return (await place.models.large()).info.fallback_reason
+        return (await home.models.large()).info.fallback_reason
 
     assert (await reason()).startswith("No usable model. ")
-    place.set(providers={"groq": {"disable": True}})
+    home.set(providers={"groq": {"disable": True}})
     assert (await reason()).startswith("No usable model. ")
-    place.set(providers={"groq": {}})
+    home.set(providers={"groq": {}})
     assert (await reason()).startswith("No usable model: Groq needs a key")
-    place.set(providers={"mine": {}, "groq": {}})
+    home.set(providers={"mine": {}, "groq": {}})
     assert (await reason()).startswith("No usable model: mine has no address")
 
 
-async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(place: Home) -> None:
-    port = await silent_port()
-    place.set(providers={"mine": {"base_url": f"http://127.0.0.1:{port}/v1"}})
-    error = await refusal(place)
+async def test_a_server_that_the_settings_name_is_not_replaced_by_the_scripted_model(
+    home: ModelSelectionHome, reserved_port: int
+) -> None:
+    port = reserved_port
+    home.set(providers={"mine": {"base_url": f"http://127.0.0.1:{port}/v1"}})
+    error = await refusal(home)
     assert (error.trouble, "mine does not answer" in str(error)) == ("connection", True)

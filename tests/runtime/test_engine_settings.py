@@ -1,4 +1,4 @@
-"""How settings shape the engine and what a model is told: a row for each of them."""
+"""Effect of the settings on the engine and the system prompt: a row for each of them."""
 
 from pathlib import Path
 
@@ -44,8 +44,8 @@ def test_an_option_changes_one_setting_of_the_engine(option: str) -> None:
     assert plain[changed] != expected
 
 
-def test_without_options_the_engine_is_as_it_was_given() -> None:
-    """Where nothing is set, the default of the option is the engine's own."""
+def test_without_options_the_engine_settings_are_unchanged() -> None:
+    """The defaults of unset options equal those of the engine."""
     assert engine_settings(GIVEN, Options()) == GIVEN
     off = msgspec.structs.replace(GIVEN, auto_summarize=False)
     assert not engine_settings(off, Options()).auto_summarize
@@ -65,11 +65,11 @@ TRAILERS = {"assisted-by": "Assisted-by: Holdfast", "co-authored-by": "Co-Author
 
 
 @pytest.mark.parametrize("style", TRAILERS)
-async def test_what_a_model_is_told_follows_the_settings(tmp_path: Path, style: str) -> None:
+async def test_system_prompt_follows_the_settings(tmp_path: Path, style: str) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "RULES.md").write_text("the rules of the project")
     (tmp_path / "mine.md").write_text("my own rules")
-    asked: list[str] = []
+    calls: list[str] = []
     options = msgspec.structs.replace(
         Options(),
         context_paths=("RULES.md",),
@@ -79,10 +79,10 @@ async def test_what_a_model_is_told_follows_the_settings(tmp_path: Path, style: 
     settings = msgspec.structs.replace(Settings(), options=options)
 
     async def first() -> None:
-        asked.append("first")
+        calls.append("first")
 
     def notes() -> tuple[str, ...]:
-        asked.append("notes")
+        calls.append("notes")
         return ("a note of an extension",)
 
     loader = context_loader(str(tmp_path / "project"), lambda: settings, {"HOME": str(tmp_path)}, notes, first)
@@ -90,6 +90,6 @@ async def test_what_a_model_is_told_follows_the_settings(tmp_path: Path, style: 
     assert place.trailer == TRAILERS[style]
     assert place.notes == ("a note of an extension",)
     assert {file.text for file in place.context} == {"the rules of the project", "my own rules"}
-    assert asked[0] == "first", "extensions are ready before they are asked"
+    assert calls[0] == "first", "extensions are ready before they are used"
     assert place.directory == str(tmp_path / "project")
     assert len(place.date) == len("2026-01-31")

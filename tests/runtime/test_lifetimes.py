@@ -1,4 +1,4 @@
-"""A workspace or a server that cannot be opened leaves nothing open, and closing goes on where one part fails."""
+"""A workspace or server that cannot be opened leaves nothing open, and closing continues when one part fails."""
 
 import asyncio
 from collections.abc import Collection
@@ -16,20 +16,21 @@ from holdfast.engine.approvals import Approvals
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
-from holdfast.runtime import services as services_module
-from holdfast.runtime.services import ServerServices, WorkspaceServices
+from holdfast.runtime import server_services
+from holdfast.runtime.server_services import ServerServices
 from holdfast.runtime.workspace import FixedServices, Workspace
+from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.testing.gates import Gate, start
 
 STAGES = ("services", "run context", "can answer", "start")
 
 
-class Broken(HoldfastError):
-    """It broke, as it was told to."""
+class RequestedFailure(HoldfastError):
+    """The failure that a test requested."""
 
 
 class BreakableServer(ServerServices):
-    """Fails where a test wants it to, and records which services are open and which were closed."""
+    """Fails at the requested stage, and records which services are open and which were closed."""
 
     def __init__(self, data_dir: Path) -> None:
         self.breaks: set[str] = set()
@@ -38,12 +39,12 @@ class BreakableServer(ServerServices):
         self.answers = Gate(is_open=True)
         super().__init__(data_dir)
 
-    def reach(self, stage: str) -> None:
+    def fail_at(self, stage: str) -> None:
         if stage in self.breaks:
-            raise Broken
+            raise RequestedFailure
 
     def workspace_services(self, record: WorkspaceRecord, *_: object) -> Any:  # noqa: ANN401 - a stand-in
-        self.reach("services")
+        self.fail_at("services")
         self.open.append(record.path)
         model = ScriptedModel(lambda _: Step((Say("done"),)))
         settings = EngineSettings(titles=False)
@@ -54,7 +55,7 @@ class BreakableServer(ServerServices):
     async def close_parts(self) -> None:
         self.closed.append("server")
         await super().close_parts()
-        self.reach("close server")
+        self.fail_at("close server")
 
 
 class BreakableServices:
@@ -67,25 +68,25 @@ class BreakableServices:
         return getattr(self.fixed, name)
 
     def run_context(self, record: WorkspaceRecord, approvals: Approvals) -> RunContext:
-        self.server.reach("run context")
+        self.server.fail_at("run context")
         return self.fixed.run_context(record, approvals)
 
     async def can_answer(self, _: Collection[str]) -> bool:
         await self.server.answers()
-        self.server.reach("can answer")
+        self.server.fail_at("can answer")
         return True
 
     def start(self) -> None:
-        self.server.reach("start")
+        self.server.fail_at("start")
 
     async def close(self) -> None:
         self.server.open.remove(self.path)
         self.server.closed.append(Path(self.path).name)
-        self.server.reach(f"close {Path(self.path).name}")
+        self.server.fail_at(f"close {Path(self.path).name}")
 
 
-class Place:
-    """A data directory with two projects, the first of which has a prompt that waits."""
+class LifetimeFixture:
+    """A data directory with two projects, the first of which has a waiting prompt."""
 
     def __init__(self, directory: Path) -> None:
         self.data = directory / "data"
@@ -97,56 +98,56 @@ class Place:
         return BreakableServer(self.data)
 
     async def assert_free(self) -> None:
-        """Nobody has the data directory: it can be opened at once."""
+        """Check that the data directory is unlocked: it can be opened at once."""
         await self.server().close()
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def fixture(tmp_path: Path) -> LifetimeFixture:
+    return LifetimeFixture(tmp_path)
 
 
-async def test_a_server_whose_parts_cannot_be_made_gives_its_directory_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+async def test_failed_server_construction_releases_the_directory(
+    fixture: LifetimeFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
-        raise Broken
+        raise RequestedFailure
 
     for part in ("Guard", "ModelDiscovery", "WebClient", "PrivateGit"):
         with monkeypatch.context() as patch:
-            patch.setattr(services_module, part, refuse)
-            with pytest.raises(Broken):
-                ServerServices(place.data)
-        await place.assert_free()
+            patch.setattr(server_services, part, refuse)
+            with pytest.raises(RequestedFailure):
+                ServerServices(fixture.data)
+        await fixture.assert_free()
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(place: Place, stage: str) -> None:
-    """Who asks again gets a new attempt."""
-    await _leave_a_waiting_run(place)
-    server = place.server()
+async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, stage: str) -> None:
+    """The next request makes a new attempt."""
+    await _leave_a_waiting_run(fixture)
+    server = fixture.server()
     server.breaks = {stage}
     for _ in range(2):
-        with pytest.raises(Broken):
-            await server.open_workspace(place.projects[0], unattended=True)
+        with pytest.raises(RequestedFailure):
+            await server.open_workspace(fixture.projects[0], unattended=True)
         assert server.open == []
     assert server.closed == ([] if stage == "services" else ["one", "one"])
     server.breaks = set()
-    workspace = await server.open_workspace(place.projects[0], unattended=True)
-    assert server.open == [str(place.projects[0])]
+    workspace = await server.open_workspace(fixture.projects[0], unattended=True)
+    assert server.open == [str(fixture.projects[0])]
     for run in workspace.recovered.requeued:
         await workspace.engine.wait_until_idle(run.session_id)
     await server.close()
     assert server.open == []
-    await place.assert_free()
+    await fixture.assert_free()
 
 
-async def _leave_a_waiting_run(place: Place) -> None:
-    """One that had not begun when its server stopped."""
-    server = place.server()
+async def _leave_a_waiting_run(fixture: LifetimeFixture) -> None:
+    """Leave a run that had not started when its server stopped."""
+    server = fixture.server()
     opened: list[Workspace] = []
-    # The lane is stopped at the moment in which it accepts the prompt: the run is parked.
-    workspace = await server.open_workspace(place.projects[0], on_busy=lambda _: _close_if_busy(opened))
+    # The lane is stopped at the moment it accepts the prompt: the run is parked.
+    workspace = await server.open_workspace(fixture.projects[0], on_busy=lambda _: _close_if_busy(opened))
     opened.append(workspace)
     session = await workspace.sessions.create()
     await workspace.inputs.submit(Prompt(session.id, "go", run_id=RunId("r1")))
@@ -160,42 +161,42 @@ def _close_if_busy(opened: list[Workspace]) -> None:
 
 
 @pytest.mark.parametrize("fails", ["", "close one", "close two", "close server"])
-async def test_everything_is_closed_also_if_one_part_fails(place: Place, fails: str) -> None:
-    server = place.server()
-    for project in place.projects:
+async def test_all_parts_are_closed_even_if_one_fails(fixture: LifetimeFixture, fails: str) -> None:
+    server = fixture.server()
+    for project in fixture.projects:
         await server.open_workspace(project)
     server.breaks = {fails}
     if fails:
-        with pytest.raises(Broken):
+        with pytest.raises(RequestedFailure):
             await server.close()
     else:
         await server.close()
     assert sorted(server.closed[:2]) == ["one", "two"]
-    assert server.closed[2:] == ["server"], "what workspaces share is closed after them"
-    await place.assert_free()
+    assert server.closed[2:] == ["server"], "shared services are closed after the workspaces"
+    await fixture.assert_free()
 
 
-async def test_closing_waits_for_nothing_that_is_being_opened(place: Place) -> None:
-    """What it had is closed, and who waits for it is told why it does not come."""
-    await _leave_a_waiting_run(place)
-    server = place.server()
+async def test_closing_does_not_wait_for_a_workspace_being_opened(fixture: LifetimeFixture) -> None:
+    """Its parts are closed, and the caller that waits for it receives the reason."""
+    await _leave_a_waiting_run(fixture)
+    server = fixture.server()
     server.answers.shut()
-    opening = start(server.open_workspace(place.projects[0], unattended=True))
+    opening = start(server.open_workspace(fixture.projects[0], unattended=True))
     await server.answers.reached.wait()
     await server.close()
     assert server.closed == ["one", "server"]
     with pytest.raises(WorkspaceClosing):
         await opening
-    await place.assert_free()
+    await fixture.assert_free()
 
 
-async def test_who_gives_up_waiting_does_not_stop_the_opening(place: Place) -> None:
-    await _leave_a_waiting_run(place)
-    server = place.server()
+async def test_cancelled_caller_does_not_stop_the_opening(fixture: LifetimeFixture) -> None:
+    await _leave_a_waiting_run(fixture)
+    server = fixture.server()
     server.answers.shut()
-    first = start(server.open_workspace(place.projects[0], unattended=True))
+    first = start(server.open_workspace(fixture.projects[0], unattended=True))
     await server.answers.reached.wait()
-    second = start(server.open_workspace(place.projects[0]))
+    second = start(server.open_workspace(fixture.projects[0]))
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -207,16 +208,16 @@ async def test_who_gives_up_waiting_does_not_stop_the_opening(place: Place) -> N
     await server.close()
 
 
-async def test_the_streams_of_a_workspace_end_also_if_its_services_cannot_be_closed(place: Place) -> None:
-    server = place.server()
-    workspace = await server.open_workspace(place.projects[0])
+async def test_streams_of_a_workspace_end_even_if_its_services_cannot_be_closed(fixture: LifetimeFixture) -> None:
+    server = fixture.server()
+    workspace = await server.open_workspace(fixture.projects[0])
     reader = start(_read(workspace.bus.subscribe(None)))
     server.breaks = {"close one"}
-    with pytest.raises(Broken):
+    with pytest.raises(RequestedFailure):
         await server.close_workspace(workspace)
     await reader
     server.breaks = set()
-    again = await server.open_workspace(place.projects[0])
+    again = await server.open_workspace(fixture.projects[0])
     assert again is not workspace
     await server.close()
 
@@ -227,13 +228,13 @@ async def _read(stream: Subscription) -> None:
 
 
 def closable(thing: object) -> set[str]:
-    """The names of the attributes that have to be closed."""
+    """Return the names of the attributes that have to be closed."""
     names = (name for name in vars(thing) if not name.startswith("_"))
     return {name for name in names if callable(getattr(getattr(thing, name), "close", None))}
 
 
-class Closing:
-    """Notes who was closed, and lets one of them fail."""
+class CloseRecorder:
+    """Records what was closed, and lets one close fail."""
 
     def __init__(self, fails: str) -> None:
         self.fails = fails
@@ -243,13 +244,13 @@ class Closing:
         async def close() -> None:
             self.names.append(name)
             if name == self.fails:
-                raise Broken
+                raise RequestedFailure
 
         return close
 
 
 SERVICES = ("git_scan", "jobs", "extensions", "selected_models", "token_refresher")
-"""In the order in which they are closed: nothing is looked at or run when what it needs goes."""
+"""In the order in which they are closed: no part is used after its dependencies are closed."""
 
 
 @pytest.mark.parametrize("fails", ["", *SERVICES])
@@ -258,11 +259,11 @@ async def test_workspace_services_close_all_parts(tmp_path: Path, fails: str, mo
     record = await server.ledger.open_workspace(str(tmp_path))
     services = WorkspaceServices(server, record, {}, lambda _: None)
     assert closable(services) == {*SERVICES, "git", "ledger"}, "git and the ledger are the server's"
-    closing = Closing(fails)
+    closing = CloseRecorder(fails)
     for name in SERVICES:
         monkeypatch.setattr(getattr(services, name), "close", closing.of(name))
     if fails:
-        with pytest.raises(Broken):
+        with pytest.raises(RequestedFailure):
             await services.close()
     else:
         await services.close()
@@ -276,18 +277,18 @@ async def test_workspace_services_close_all_parts(tmp_path: Path, fails: str, mo
 async def test_server_services_close_all_parts(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = ServerServices(tmp_path / "data")
     assert closable(server) == {"guard", "discovery", "git", "ledger"}, "the ledger is closed after the others"
-    closing = Closing(fails)
+    closing = CloseRecorder(fails)
     for name in ("guard", "discovery"):
         monkeypatch.setattr(getattr(server, name), "close", closing.of(name))
 
     def close_git() -> None:
         closing.names.append("git")
         if fails == "git":
-            raise Broken
+            raise RequestedFailure
 
     monkeypatch.setattr(server.git, "close", close_git)
     if fails:
-        with pytest.raises(Broken):
+        with pytest.raises(RequestedFailure):
             await server.close_parts()
     else:
         await server.close_parts()
@@ -296,10 +297,10 @@ async def test_server_services_close_all_parts(tmp_path: Path, fails: str, monke
     await server.close()
 
 
-async def test_a_directory_that_is_in_use_is_not_touched(place: Place) -> None:
-    server = place.server()
+async def test_directory_in_use_is_not_changed(fixture: LifetimeFixture) -> None:
+    server = fixture.server()
     with pytest.raises(DataDirectoryBusy):
-        place.server()
-    workspace = await server.open_workspace(place.projects[0])
+        fixture.server()
+    workspace = await server.open_workspace(fixture.projects[0])
     await workspace.sessions.create()
     await server.close()

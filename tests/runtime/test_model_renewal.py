@@ -1,109 +1,109 @@
-"""Choosing again: nothing is done twice, what changes takes effect, credentials are renewed."""
+"""Repeated model selection: results are cached, changes take effect, credentials are renewed."""
 
 import asyncio
 
 from holdfast.providers.openai_compatible import CompatibleModel
-from runtime.settings_home import GROQ_LARGE, Home, refusal
+from runtime.model_selection_home import GROQ_LARGE, ModelSelectionHome, refusal
 
-# Again
-
-
-async def test_nothing_is_done_twice(place: Home) -> None:
-    place.set(providers={"groq": {"api_key": "$(get key)"}})
-    place.said["get key"] = "k"
-    first = await place.models.large()
-    assert await place.models.large() is first
-    place.set(providers={"groq": {"api_key": "$(get key)"}})
-    assert await place.models.large() is first, "another object that says the same changes nothing"
-    await place.models.small()
-    assert place.commands == ["get key"]
+# Caching
 
 
-async def test_those_who_ask_together_share_the_work(place: Home) -> None:
-    place.set(providers={"groq": {"api_key": "$(get key)"}})
-    place.said["get key"] = "k"
-    first, second = await asyncio.gather(place.models.large(), place.models.large())
+async def test_selection_is_cached(home: ModelSelectionHome) -> None:
+    home.set(providers={"groq": {"api_key": "$(get key)"}})
+    home.output_of["get key"] = "k"
+    first = await home.models.large()
+    assert await home.models.large() is first
+    home.set(providers={"groq": {"api_key": "$(get key)"}})
+    assert await home.models.large() is first, "another object that says the same changes nothing"
+    await home.models.small()
+    assert home.commands == ["get key"]
+
+
+async def test_concurrent_selections_share_the_work(home: ModelSelectionHome) -> None:
+    home.set(providers={"groq": {"api_key": "$(get key)"}})
+    home.output_of["get key"] = "k"
+    first, second = await asyncio.gather(home.models.large(), home.models.large())
     assert first is second
-    assert place.commands == ["get key"]
+    assert home.commands == ["get key"]
 
 
-async def test_a_change_takes_effect_with_the_next_call_and_back(place: Home) -> None:
-    place.environment["GROQ_API_KEY"] = "k"
-    first = await place.models.large()
-    place.set(models={"large": {"provider": "groq", "model": "llama-3.3-70b-versatile"}})
-    assert (await place.models.large()) is not first
-    place.set()
-    assert await place.models.large() is first, "what it keeps open is used again"
+async def test_change_takes_effect_with_the_next_call_and_can_be_reverted(home: ModelSelectionHome) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    first = await home.models.large()
+    home.set(models={"large": {"provider": "groq", "model": "llama-3.3-70b-versatile"}})
+    assert (await home.models.large()) is not first
+    home.set()
+    assert await home.models.large() is first, "its open connections are reused"
 
 
-async def test_a_key_that_is_stored_meanwhile_is_found(place: Home) -> None:
+async def test_a_key_that_is_stored_meanwhile_is_found(home: ModelSelectionHome) -> None:
     for _ in range(3):
-        assert await place.large() == "demo/tour"
-    place.keys["groq"] = "k"
-    assert await place.large() == "demo/tour", "nobody looks at keys all the time"
-    place.stamp += 1
-    assert await place.large() == GROQ_LARGE
+        assert await home.large() == "demo/tour"
+    home.keys["groq"] = "k"
+    assert await home.large() == "demo/tour", "keys are not polled"
+    home.stamp += 1
+    assert await home.large() == GROQ_LARGE
 
 
-async def test_a_failure_is_not_kept(place: Home) -> None:
-    place.set(models={"large": {"provider": "groq"}})
-    assert "GROQ_API_KEY" in str(await refusal(place))
-    place.keys["groq"] = "k"
-    place.stamp += 1
-    assert await place.large() == GROQ_LARGE
+async def test_failure_is_not_cached(home: ModelSelectionHome) -> None:
+    home.set(models={"large": {"provider": "groq"}})
+    assert "GROQ_API_KEY" in str(await refusal(home))
+    home.keys["groq"] = "k"
+    home.stamp += 1
+    assert await home.large() == GROQ_LARGE
 
 
 # Renewal
 
 
-async def test_a_template_is_expanded_again(place: Home) -> None:
-    place.set(providers={"groq": {"api_key": "$(get key)"}})
-    place.said["get key"] = "old"
-    model = await place.models.large()
-    assert await place.models.renewed(model) is None, "the same key would be refused again"
-    place.said["get key"] = "new"
-    fresh = await place.models.renewed(model)
+async def test_a_template_is_expanded_again(home: ModelSelectionHome) -> None:
+    home.set(providers={"groq": {"api_key": "$(get key)"}})
+    home.output_of["get key"] = "old"
+    model = await home.models.large()
+    assert await home.models.renewed(model) is None, "the same key would be refused again"
+    home.output_of["get key"] = "new"
+    fresh = await home.models.renewed(model)
     assert isinstance(fresh, CompatibleModel)
     assert fresh._access.api_key == "new"
-    assert await place.models.large() is fresh
-    assert await place.models.renewed(model) is fresh, "who comes later gets the same"
+    assert await home.models.large() is fresh
+    assert await home.models.renewed(model) is fresh, "later callers get the same model"
 
 
-async def test_a_stored_key_is_asked_for_again(place: Home) -> None:
-    place.keys["groq"] = "old"
-    model = await place.models.large()
-    place.keys["groq"] = "new"
-    assert await place.models.renewed(model) is not None
-    del place.keys["groq"]
-    assert await place.models.renewed(await place.models.large()) is None
+async def test_stored_key_is_read_again(home: ModelSelectionHome) -> None:
+    home.keys["groq"] = "old"
+    model = await home.models.large()
+    home.keys["groq"] = "new"
+    assert await home.models.renewed(model) is not None
+    del home.keys["groq"]
+    assert await home.models.renewed(await home.models.large()) is None
 
 
-async def test_a_token_is_exchanged(place: Home) -> None:
-    place.set(providers={"groq": {"oauth": {"access_token": "old"}}})
-    model = await place.models.large()
+async def test_token_is_renewed(home: ModelSelectionHome) -> None:
+    home.set(providers={"groq": {"oauth": {"access_token": "old"}}})
+    model = await home.models.large()
     assert isinstance(model, CompatibleModel)
     assert model._access.api_key == "old"
-    assert await place.models.renewed(model) is None
-    place.tokens.append("new")
-    fresh = await place.models.renewed(model)
+    assert await home.models.renewed(model) is None
+    home.tokens.append("new")
+    fresh = await home.models.renewed(model)
     assert isinstance(fresh, CompatibleModel)
     assert fresh._access.api_key == "new"
 
 
-async def test_a_token_is_exchanged_once_for_all(place: Home) -> None:
-    place.set(providers={"groq": {"oauth": {"access_token": "old"}}})
-    model = await place.models.large()
-    place.tokens += ["new", "wasted"]
-    first, second = await asyncio.gather(place.models.renewed(model), place.models.renewed(model))
+async def test_token_is_renewed_once_for_all(home: ModelSelectionHome) -> None:
+    home.set(providers={"groq": {"oauth": {"access_token": "old"}}})
+    model = await home.models.large()
+    home.tokens += ["new", "wasted"]
+    first, second = await asyncio.gather(home.models.renewed(model), home.models.renewed(model))
     assert first is second
-    assert place.commands == ["token"]
+    assert home.commands == ["token"]
 
 
-async def test_a_token_that_is_newer_already_is_taken(place: Home) -> None:
-    place.set(providers={"groq": {"oauth": {"access_token": "old"}}})
-    model = await place.models.large()
-    place.set(providers={"groq": {"oauth": {"access_token": "newer"}}})
-    fresh = await place.models.renewed(model)
+async def test_newer_token_is_used(home: ModelSelectionHome) -> None:
+    home.set(providers={"groq": {"oauth": {"access_token": "old"}}})
+    model = await home.models.large()
+    home.set(providers={"groq": {"oauth": {"access_token": "newer"}}})
+    fresh = await home.models.renewed(model)
     assert isinstance(fresh, CompatibleModel)
     assert fresh._access.api_key == "newer"
-    assert place.commands == []
+    assert home.commands == []

@@ -1,4 +1,4 @@
-"""The means of a workspace whose settings, keys and catalogue are in files: each change is noticed."""
+"""Model selection of a workspace whose settings, keys and catalogue are in files: each change is detected."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
 from holdfast.domain.errors import ProviderError
@@ -16,15 +16,15 @@ from holdfast.runtime.model_selection import SelectedModels, model_sources
 OFF = {"HOLDFAST_KEYRING": "0"}
 
 
-class Files:
-    """A workspace in files."""
+class FileSources:
+    """A workspace whose sources are files."""
 
     def __init__(self, top: Path) -> None:
-        self.place = Place(top)
-        self.place.data.mkdir()
-        self.configuration: Configuration = self.place.open()
-        self.credentials = Credentials(str(self.place.home / "credentials.toml"), OFF)
-        self.models = SelectedModels(model_sources(self.configuration, self.credentials, self.place.data))
+        self.settings = SettingsFiles(top)
+        self.settings.data.mkdir()
+        self.configuration: Configuration = self.settings.open()
+        self.credentials = Credentials(str(self.settings.home / "credentials.toml"), OFF)
+        self.models = SelectedModels(model_sources(self.configuration, self.credentials, self.settings.data))
 
     async def large(self) -> str:
         info = (await self.models.large()).info
@@ -39,57 +39,59 @@ class Files:
         )
         source = msgspec.structs.replace(known.source, made="2031-01-01")
         data = encode_catalog(msgspec.structs.replace(known, source=source, providers=(fresh,)))
-        newer_catalog_file(self.place.data).write_bytes(data)
+        newer_catalog_file(self.settings.data).write_bytes(data)
 
 
 @pytest.fixture
-async def files(tmp_path: Path) -> AsyncIterator[Files]:
-    made = Files(tmp_path)
+async def sources(tmp_path: Path) -> AsyncIterator[FileSources]:
+    made = FileSources(tmp_path)
     yield made
     await made.models.close()
 
 
-async def test_a_newer_catalogue_is_noticed(files: Files) -> None:
-    """Also by a workspace that is open, and again when it is refreshed once more."""
-    files.credentials.put("groq", "k")
-    before = await files.large()
-    files.refresh("fresh")
+async def test_newer_catalogue_is_detected(sources: FileSources) -> None:
+    """Even by an open workspace, and again when it is refreshed once more."""
+    sources.credentials.put("groq", "k")
+    before = await sources.large()
+    sources.refresh("fresh")
     assert before != "groq/fresh"
-    assert await files.large() == "groq/fresh"
-    assert (await files.models.large()).info.context_window == 9
-    files.refresh("fresher")
-    assert await files.large() == "groq/fresher"
-    assert (await files.models.small()).info.model == "fresher"
-    newer_catalog_file(files.place.data).unlink()
-    assert await files.large() == before
+    assert await sources.large() == "groq/fresh"
+    assert (await sources.models.large()).info.context_window == 9
+    sources.refresh("fresher")
+    assert await sources.large() == "groq/fresher"
+    assert (await sources.models.small()).info.model == "fresher"
+    newer_catalog_file(sources.settings.data).unlink()
+    assert await sources.large() == before
 
 
-CHANGES: dict[str, tuple[Callable[[Files], object], str]] = {
-    "a key is stored": (lambda files: files.credentials.put("groq", "k"), "groq"),
-    "a client brings a key": (lambda files: files.configuration.add_environment({"GROQ_API_KEY": "k"}), "groq"),
-    "a setting": (lambda files: files.place.user("[env]\nGROQ_API_KEY = 'k'\n"), "groq"),
+CHANGES: dict[str, tuple[Callable[[FileSources], object], str]] = {
+    "a key is stored": (lambda sources: sources.credentials.put("groq", "k"), "groq"),
+    "a client brings a key": (lambda sources: sources.configuration.add_environment({"GROQ_API_KEY": "k"}), "groq"),
+    "a setting": (lambda sources: sources.settings.write_user("[env]\nGROQ_API_KEY = 'k'\n"), "groq"),
     "a provider": (
-        lambda files: files.place.user("[providers.mine]\nbase_url = 'http://x'\nmodels = [{id = 'm'}]\n"),
+        lambda sources: sources.settings.write_user("[providers.mine]\nbase_url = 'http://x'\nmodels = [{id = 'm'}]\n"),
         "mine",
     ),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_what_changes_is_noticed(files: Files, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_change_is_detected(sources: FileSources, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
     change, provider = CHANGES[name]
-    assert (await files.models.large()).info.is_scripted
-    change(files)
-    assert (await files.models.large()).info.provider == provider
+    assert (await sources.models.large()).info.is_scripted
+    change(sources)
+    assert (await sources.models.large()).info.provider == provider
 
 
-async def test_a_key_that_is_removed_is_not_used_any_more(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_that_is_removed_is_not_used_any_more(
+    sources: FileSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
-    files.credentials.put("groq", "k")
-    assert (await files.large()).startswith("groq/")
-    files.credentials.remove("groq")
-    assert (await files.models.large()).info.is_scripted
+    sources.credentials.put("groq", "k")
+    assert (await sources.large()).startswith("groq/")
+    sources.credentials.remove("groq")
+    assert (await sources.models.large()).info.is_scripted
 
 
 @pytest.mark.parametrize(
@@ -101,20 +103,20 @@ async def test_a_key_that_is_removed_is_not_used_any_more(files: Files, monkeypa
         ("[options]\nmax_steps = 'x'\n", False),
     ],
 )
-async def test_a_file_that_cannot_be_read_holds_the_choice(
+async def test_unreadable_settings_file_blocks_the_selection(
     tmp_path: Path, text: str, is_held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it was to say about models is not known; what it was to say about something else does not matter."""
+    """Its model settings are unknown; problems in other settings do not matter."""
     monkeypatch.setattr("holdfast.providers.model_registry.LOCAL_SERVERS", ())
-    files = Files(tmp_path)
-    files.place.user(text)
-    files.configuration = files.place.open()
-    files.models = SelectedModels(model_sources(files.configuration, files.credentials, files.place.data))
+    sources = FileSources(tmp_path)
+    sources.settings.write_user(text)
+    sources.configuration = sources.settings.open()
+    sources.models = SelectedModels(model_sources(sources.configuration, sources.credentials, sources.settings.data))
     try:
         if is_held:
             with pytest.raises(ProviderError, match="No model is selected until this is corrected"):
-                await files.models.large()
+                await sources.models.large()
         else:
-            assert (await files.models.large()).info.is_scripted
+            assert (await sources.models.large()).info.is_scripted
     finally:
-        await files.models.close()
+        await sources.models.close()

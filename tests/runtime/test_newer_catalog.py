@@ -12,7 +12,7 @@ from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.runtime.model_selection import SelectedModels, model_sources
 
 
-async def test_an_open_workspace_notices_a_newer_catalogue(tmp_path: Path) -> None:
+async def test_open_workspace_detects_a_newer_catalogue(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "data").mkdir()
     environment = {"HOME": str(tmp_path), "GROQ_API_KEY": "k"}

@@ -1,4 +1,4 @@
-"""The workspace on the real database: what `runtime/workspace.py` puts together."""
+"""The workspace as constructed by `runtime/workspace.py`, on the real database."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, ScriptedModels, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.tools.registry import BuiltinTools
 
 QUIET = EngineSettings(titles=False)
@@ -29,7 +29,7 @@ def models() -> ScriptedModels:
     return ScriptedModels(ScriptedModel(script))
 
 
-def opened(data: Path) -> ServerServices:
+def open_services(data: Path) -> ServerServices:
     """Open the services of a server with the scripted model."""
     return ServerServices(data, ServiceOverrides(QUIET, models(), BuiltinTools(), warms_guard=False))
 
@@ -43,7 +43,7 @@ def project(tmp_path: Path) -> Path:
 
 
 async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path, project: Path) -> None:
-    services = opened(tmp_path / "data")
+    services = open_services(tmp_path / "data")
     workspace = await services.open_workspace(project)
     session = (await workspace.sessions.create()).id
     run = await workspace.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
@@ -51,22 +51,22 @@ async def test_a_prompt_from_end_to_end_and_again_after_a_restart(tmp_path: Path
     await workspace.engine.wait_until_idle(session)
     await services.close()
 
-    again = opened(tmp_path / "data")
+    again = open_services(tmp_path / "data")
     reopened = await again.open_workspace(project)
     assert reopened.record.id == workspace.record.id
     assert reopened.record.newest == workspace.bus.newest, "a clean end: the numbering goes on"
     messages = await again.ledger.messages(reopened.record.id, session)
     assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
     assert "hello.txt" in messages[2].tool_results[0].content
-    # The same request after a restart still gets its answer and starts nothing.
+    # The same request after a restart still gets its response and starts nothing.
     repeated = await reopened.inputs.submit(Prompt(session, "look", run_id=RunId("r1")))
     assert repeated.outcome == "completed"
     await again.close()
 
 
-async def test_a_directory_has_one_workspace_however_it_is_asked_for(tmp_path: Path, project: Path) -> None:
-    """R8: at the same moment, through a link, with dots in it."""
-    services = opened(tmp_path / "data")
+async def test_directory_has_one_workspace_under_every_path(tmp_path: Path, project: Path) -> None:
+    """R8: concurrently, through a link, with dots in the path."""
+    services = open_services(tmp_path / "data")
     link = tmp_path / "link"
     link.symlink_to(project)
     found = await asyncio.gather(
@@ -79,25 +79,25 @@ async def test_a_directory_has_one_workspace_however_it_is_asked_for(tmp_path: P
 
 
 async def test_a_second_server_on_the_same_data_directory_is_refused(tmp_path: Path) -> None:
-    """R8: and it is told who has it."""
-    services = opened(tmp_path / "data")
+    """R8: the error names the owner."""
+    services = open_services(tmp_path / "data")
     with pytest.raises(DataDirectoryBusy, match=r"process \d+"):
-        opened(tmp_path / "data")
+        open_services(tmp_path / "data")
     await services.close()
 
 
-def test_a_foreign_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_foreign_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "holdfast.db").write_bytes(b"this is not a database, and it is somebody's only copy of it")
     before = (data / "holdfast.db").read_bytes()
     with pytest.raises(DatabaseDamaged, match=r"holdfast\.db"):
-        opened(data)
+        open_services(data)
     assert (data / "holdfast.db").read_bytes() == before
 
 
 def test_a_full_disk_loses_no_end(tmp_path: Path, project: Path) -> None:
-    """Nothing is accepted meanwhile, everybody is told at once, the end is stored when there is room again."""
+    """Nothing is accepted meanwhile, the failure is published at once, and the end is stored once there is space."""
     child = Path(__file__).with_name("full_disk.py")
     done = subprocess.run(
         [sys.executable, str(child), str(tmp_path / "data"), str(project)],

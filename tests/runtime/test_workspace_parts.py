@@ -1,4 +1,4 @@
-"""Every part that a workspace is built from is used for what it is: a table with a row for each of them."""
+"""Every part of a workspace is used for its purpose: a table with a row for each of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -7,27 +7,27 @@ import pytest
 
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.project_context import GitChanges, ProjectContext
-from holdfast.domain.runs import Brief, Prompt, Run
+from holdfast.domain.runs import Prompt, PromptExpansion, Run
 from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import Outlet
 from holdfast.engine.run_context import NoHooks, SubagentType
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
-from holdfast.testing.gates import SimpleTool, start
+from holdfast.testing.gates import SimpleTool, start, until
 from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, PublishedEvents, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
 
 PERMIT = Permit("tool", "execute", "/project", "run", {"n": 1})
 
 
-class Place:
-    """One workspace, and all that was asked of its parts."""
+class RecordingWorkspace:
+    """One workspace, and all uses of its parts."""
 
     def __init__(self) -> None:
         self.seen: list[object] = []
@@ -55,7 +55,9 @@ class Place:
             return ToolOutcome(await context.run_subagent(SubagentTask("look", "A sub-agent", kind=self.kind)))
         return ToolOutcome("did it")
 
-    async def run(self, *, brief: Brief | None = None, interactive: bool = False, **parts: object) -> RunComplete:
+    async def run(
+        self, *, brief: PromptExpansion | None = None, interactive: bool = False, **parts: object
+    ) -> RunComplete:
         self.given = {name: value for name, value in parts.items() if name == "sends"}
         others = {name: value for name, value in parts.items() if name != "sends"}
 
@@ -86,210 +88,213 @@ class Place:
         return RunComplete(session.id, messages[-1].id, run.run_id, run.outcome or "failed", text, run.error)
 
 
-async def ledger(place: Place) -> None:
+async def ledger(recorded: RecordingWorkspace) -> None:
     store = MemoryLedger()
-    await place.run(ledger=store)
+    await recorded.run(ledger=store)
     assert await store.unfinished_workspaces() == []
-    assert len(await store.runs(place.seen[0].record.id, None, 9, 0)) == 1  # type: ignore[attr-defined]
+    assert len(await store.runs(recorded.seen[0].record.id, None, 9, 0)) == 1  # type: ignore[attr-defined]
 
 
-async def models(place: Place) -> None:
+async def models(recorded: RecordingWorkspace) -> None:
     other = ScriptedModel(lambda _: Step((Say("another model"),)))
-    assert (await place.run(models=FixedModels(other))).text == "another model"
+    assert (await recorded.run(models=FixedModels(other))).text == "another model"
 
 
-async def tools(place: Place) -> None:
-    other = SimpleTool("other", place._act)
-    await place.run(tools=FixedTools([other]))
-    assert [spec.name for spec in place.model.requests[0].tools] == ["other"]
+async def tools(recorded: RecordingWorkspace) -> None:
+    other = SimpleTool("other", recorded._act)
+    await recorded.run(tools=FixedTools([other]))
+    assert [spec.name for spec in recorded.model.requests[0].tools] == ["other"]
 
 
-async def settings(place: Place) -> None:
-    end = await place.run(settings=EngineSettings(titles=False, limits=Limits(steps=1)))
+async def settings(recorded: RecordingWorkspace) -> None:
+    end = await recorded.run(settings=EngineSettings(titles=False, limits=Limits(steps=1)))
     assert end.error.startswith("limit")
 
 
-async def current_settings(place: Place) -> None:
-    end = await place.run(current_settings=lambda: EngineSettings(titles=False, limits=Limits(steps=1)))
+async def current_settings(recorded: RecordingWorkspace) -> None:
+    end = await recorded.run(current_settings=lambda: EngineSettings(titles=False, limits=Limits(steps=1)))
     assert end.error.startswith("limit"), "in place of the settings"
 
 
-async def clock(place: Place) -> None:
-    await place.run(clock=CountingClock(5_000_000))
-    run = place.seen[1]
+async def clock(recorded: RecordingWorkspace) -> None:
+    await recorded.run(clock=CountingClock(5_000_000))
+    run = recorded.seen[1]
     assert isinstance(run, Run)
     assert 5_000_000 < run.accepted_at < run.started_at < run.ended_at < 5_001_000
 
 
-async def new_id(place: Place) -> None:
-    end = await place.run(new_id=counting_ids("mine"))
+async def new_id(recorded: RecordingWorkspace) -> None:
+    end = await recorded.run(new_id=counting_ids("mine"))
     assert end.message_id.startswith("mine-")
     assert end.session_id == "mine-1"
 
 
-async def wrap_outlet(place: Place) -> None:
-    await place.run()
-    assert len(place.published.events) > 5
+async def wrap_outlet(recorded: RecordingWorkspace) -> None:
+    await recorded.run()
+    assert len(recorded.published.events) > 5
 
 
 class FixedContext:
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
 
     async def load(self, session: SessionId) -> ProjectContext:
         return ProjectContext("/somewhere/else", notes=(f"about {session}",))
 
     def git_changes(self, session: SessionId, newest: MessageId) -> Mapping[MessageId, GitChanges]:
-        self.asked.append((session, newest))
+        self.requested.append((session, newest))
         return {newest: GitChanges(("M file.py",))}
 
 
-async def context_loader(place: Place) -> None:
+async def context_loader(recorded: RecordingWorkspace) -> None:
     found = FixedContext()
-    end = await place.run(context_loader=found)
-    for request in place.model.requests:
+    end = await recorded.run(context_loader=found)
+    for request in recorded.model.requests:
         assert "/somewhere/else" in request.system
         assert f"about {end.session_id}" in request.system
         prompt = request.messages[0]
         assert "M file.py" in text_of(prompt)
-        assert [name for _, name in found.asked] == [prompt.id] * len(found.asked), "beside the message of the user"
+        assert [name for _, name in found.requested] == [prompt.id] * len(found.requested), (
+            "beside the message of the user"
+        )
 
 
-async def subagent_types(place: Place) -> None:
+async def subagent_types(recorded: RecordingWorkspace) -> None:
     own = ScriptedModel(lambda _: Step((Say("from the subagent_type"),)))
     subagent_type = {"own": SubagentType(FixedTools(), "small", prompt="Work as I say.")}
-    place.kind = "own"
-    await place.run(sends=True, subagent_types=subagent_type, models=FixedModels(place.model, own))
+    recorded.kind = "own"
+    await recorded.run(sends=True, subagent_types=subagent_type, models=FixedModels(recorded.model, own))
     assert own.requests[0].system.startswith("Work as I say.")
 
 
-async def find_subagent_type(place: Place) -> None:
-    place.kind = "found"
-    asked: list[str] = []
+async def find_subagent_type(recorded: RecordingWorkspace) -> None:
+    recorded.kind = "found"
+    requested: list[str] = []
 
     def find(kind: str) -> SubagentType | None:
-        asked.append(kind)
+        requested.append(kind)
         return SubagentType(FixedTools(), prompt="Found it.")
 
-    await place.run(sends=True, find_subagent_type=find)
-    assert set(asked) == {"found"}
-    assert any(request.system.startswith("Found it.") for request in place.model.requests)
+    await recorded.run(sends=True, find_subagent_type=find)
+    assert set(requested) == {"found"}
+    assert any(request.system.startswith("Found it.") for request in recorded.model.requests)
 
 
-async def environment(place: Place) -> None:
-    await place.run(environment={"COLOUR": "red"})
-    assert place.contexts[0].environment == {"COLOUR": "red"}
+async def environment(recorded: RecordingWorkspace) -> None:
+    await recorded.run(environment={"COLOUR": "red"})
+    assert recorded.contexts[0].environment == {"COLOUR": "red"}
 
 
-async def cleanup(place: Place) -> None:
+async def cleanup(recorded: RecordingWorkspace) -> None:
     left: list[RunId] = []
 
     async def leave(run: RunId) -> None:
         left.append(run)
 
-    await place.run(cleanup=leave)
-    assert left == [], "a run that completed leaves what it wants"
-    await place.run(cleanup=leave, settings=EngineSettings(titles=False, limits=Limits(steps=1)))
+    await recorded.run(cleanup=leave)
+    assert left == [], "a completed run is not cleaned up"
+    await recorded.run(cleanup=leave, settings=EngineSettings(titles=False, limits=Limits(steps=1)))
     assert left == ["r1"]
 
 
-async def completion_error(place: Place) -> None:
-    end = await place.run(completion_error=lambda run: f"{run} is out of control")
+async def completion_error(recorded: RecordingWorkspace) -> None:
+    end = await recorded.run(completion_error=lambda run: f"{run} is out of control")
     assert (end.outcome, end.error) == ("failed", "r1 is out of control")
 
 
-async def extensions_ready(place: Place) -> None:
+async def extensions_ready(recorded: RecordingWorkspace) -> None:
     waited: list[str] = []
 
-    async def until() -> None:
+    async def note() -> None:
         waited.append("extensions_ready")
 
-    await place.run(extensions_ready=until, interactive=True)
-    assert waited == [], "who looks on can do without"
-    await place.run(extensions_ready=until, interactive=False)
+    await recorded.run(extensions_ready=note, interactive=True)
+    assert waited == [], "interactive runs do not wait"
+    await recorded.run(extensions_ready=note, interactive=False)
     assert waited == ["extensions_ready"]
 
 
-async def judge(place: Place) -> None:
-    asked: list[object] = []
+async def judge(recorded: RecordingWorkspace) -> None:
+    requested: list[object] = []
 
     def rules(permit: Permit) -> Verdict:
-        asked.append(permit.tool)
+        requested.append(permit.tool)
         return Verdict("deny", "Because.")
 
-    await place.run(judge=rules)
-    assert asked == ["tool"]
-    assert place.allowed is not None
-    assert "Because." in str(place.allowed)
+    await recorded.run(judge=rules)
+    assert requested == ["tool"]
+    assert recorded.allowed is not None
+    assert "Because." in str(recorded.allowed)
 
 
-class Hooked(NoHooks):
-    def __init__(self, said: list[str]) -> None:
-        self.said = said
+class RecordingHooks(NoHooks):
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
-        self.said.append(f"before {use.name}")
-        return Ruling()
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
+        self.calls.append(f"before {use.name}")
+        return HookOutcome()
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
-        self.said.append(f"after {use.name}: {outcome.content}")
-        return Ruling()
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
+        self.calls.append(f"after {use.name}: {outcome.content}")
+        return HookOutcome()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
-        self.said.append(f"prompt {prompt} {is_first}")
-        return Ruling()
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
+        self.calls.append(f"prompt {prompt} {is_first}")
+        return HookOutcome()
 
     def after_run(self, end: RunComplete) -> None:
-        self.said.append(f"end {end.run_id} {end.outcome}")
+        self.calls.append(f"end {end.run_id} {end.outcome}")
 
 
-async def hooks(place: Place) -> None:
-    said: list[str] = []
-    await place.run(hooks=Hooked(said))
-    assert said == ["prompt go True", "before tool", "after tool: did it", "end r1 completed"]
+async def hooks(recorded: RecordingWorkspace) -> None:
+    calls: list[str] = []
+    await recorded.run(hooks=RecordingHooks(calls))
+    assert calls == ["prompt go True", "before tool", "after tool: did it", "end r1 completed"]
 
 
-async def rules_allow(place: Place) -> None:
-    asked: list[object] = []
+async def rules_allow(recorded: RecordingWorkspace) -> None:
+    requested: list[object] = []
 
     def allow(rules: Sequence[str], permit: Permit) -> bool:
-        asked.append((tuple(rules), permit.tool))
+        requested.append((tuple(rules), permit.tool))
         return "yes" in rules
 
     def ask(_: Permit) -> Verdict:
         return Verdict("ask", insists=False)
 
-    brief = Brief("go on", allow=("yes",))
-    await asyncio.wait_for(place.run(rules_allow=allow, judge=ask, brief=brief), 5)
-    assert asked == [(("yes",), "tool")]
-    assert place.allowed is None
+    brief = PromptExpansion("go on", allow=("yes",))
+    await asyncio.wait_for(recorded.run(rules_allow=allow, judge=ask, brief=brief), 5)
+    assert requested == [(("yes",), "tool")]
+    assert recorded.allowed is None
 
 
-async def named_model(place: Place) -> None:
+async def named_model(recorded: RecordingWorkspace) -> None:
     other = ScriptedModel(lambda _: Step((Say("by its name"),)))
 
     async def named(name: str) -> ScriptedModel:
-        place.seen.append(name)
+        recorded.seen.append(name)
         return other
 
-    assert (await place.run(named_model=named, brief=Brief("go on", model="my/model"))).text == "by its name"
-    assert "my/model" in place.seen
+    assert (
+        await recorded.run(named_model=named, brief=PromptExpansion("go on", model="my/model"))
+    ).text == "by its name"
+    assert "my/model" in recorded.seen
 
 
-async def save_rule(place: Place) -> None:
+async def save_rule(recorded: RecordingWorkspace) -> None:
     saved: list[str] = []
     ask = Verdict("ask", "No rule.", ("tool(x)",))
-    running = start(place.run(save_rule=saved.append, judge=lambda _: ask, interactive=True))
-    async with asyncio.timeout(5):
-        while place.workspace is None or not place.workspace.approvals.permissions:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    (request,) = place.workspace.approvals.permissions
-    await place.workspace.approvals.grant(request.id, "allow_always")
+    running = start(recorded.run(save_rule=saved.append, judge=lambda _: ask, interactive=True))
+    await until(lambda: recorded.workspace is not None and recorded.workspace.approvals.permissions)
+    assert recorded.workspace is not None
+    (request,) = recorded.workspace.approvals.permissions
+    await recorded.workspace.approvals.grant(request.id, "allow_always")
     await running
     assert saved == ["tool(x)"]
 
 
-ROWS: dict[str, Callable[[Place], Awaitable[None]]] = {
+ROWS: dict[str, Callable[[RecordingWorkspace], Awaitable[None]]] = {
     check.__name__: check
     for check in (
         *(
@@ -313,8 +318,8 @@ ROWS: dict[str, Callable[[Place], Awaitable[None]]] = {
 
 @pytest.mark.parametrize("name", FixedServices.__struct_fields__)
 async def test_every_part_is_used(name: str) -> None:
-    await ROWS[name](Place())
+    await ROWS[name](RecordingWorkspace())
 
 
-def test_no_row_is_for_nothing() -> None:
+def test_every_row_is_a_part() -> None:
     assert set(ROWS) == set(FixedServices.__struct_fields__)

@@ -17,8 +17,9 @@ from holdfast.engine.ports import Outlet, Tools
 from holdfast.engine.run_context import RunContext, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides, WorkspaceServices
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.runtime.workspace import Workspace
+from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.testing.harness import FixedModels, FixedTools
 
 CONFIG = """
@@ -32,7 +33,7 @@ ENVIRONMENT = {"HOME": "/nowhere", "MINE": "1", "PATH": "/bin"}
 
 
 @dataclasses.dataclass
-class Place:
+class ServicesFixture:
     """A workspace with files of its own."""
 
     root: Path
@@ -51,8 +52,8 @@ class Place:
         return self.workspace.services
 
 
-class Silent:
-    """An outlet that nobody hears."""
+class SilentOutlet:
+    """An outlet without subscribers."""
 
     def publish(self, entries: Iterable[Entry]) -> None:
         return
@@ -69,69 +70,69 @@ def permit(command: str) -> Permit:
     return Permit("bash", "execute", "/", "run", {"command": command}, command)
 
 
-async def ledger(place: Place) -> None:
-    assert place.parts.ledger is place.server.ledger
+async def ledger(fixture: ServicesFixture) -> None:
+    assert fixture.parts.ledger is fixture.server.ledger
 
 
-async def models(place: Place) -> None:
-    assert place.parts.models is (place.given.models or place.services.selected_models)
+async def models(fixture: ServicesFixture) -> None:
+    assert fixture.parts.models is (fixture.given.models or fixture.services.selected_models)
 
 
-async def tools(place: Place) -> None:
-    found = await names(place.parts.tools)
-    if place.given.tools is not None:
+async def tools(fixture: ServicesFixture) -> None:
+    found = await names(fixture.parts.tools)
+    if fixture.given.tools is not None:
         assert found == set(), "no others"
     else:
         assert {"bash", "edit", "view", "agent", "agentic_fetch", "question", "job_kill"} <= found
 
 
-async def current_settings(place: Place) -> None:
-    now = place.parts.current_settings
+async def current_settings(fixture: ServicesFixture) -> None:
+    now = fixture.parts.current_settings
     assert now is not None
     found = now()
     assert (found.limits.steps, found.max_subagents, found.grace) == (7, 3, 9.0), "the files', and those of the server"
     assert now() is found, "made when they change"
-    place.services.config_store.set(1, "options.max_steps", 8)
-    place.services.configuration.current()
+    fixture.services.config_store.set(1, "options.max_steps", 8)
+    fixture.services.configuration.current()
     assert now().limits.steps == 8
 
 
-async def outlet(place: Place) -> None:
-    found = place.workspace.recorder.outlet
-    assert (found is place.workspace.bus) == (place.given.observe is None)
-    assert place.observed == ([] if place.given.observe is None else [str(place.root)])
-    assert place.services.publish == found.publish_live
+async def outlet(fixture: ServicesFixture) -> None:
+    found = fixture.workspace.recorder.outlet
+    assert (found is fixture.workspace.bus) == (fixture.given.observe is None)
+    assert fixture.observed == ([] if fixture.given.observe is None else [str(fixture.root)])
+    assert fixture.services.publish == found.publish_live
 
 
-async def workspace(place: Place) -> None:
-    assert place.parts.workspace == place.workspace.id
+async def workspace(fixture: ServicesFixture) -> None:
+    assert fixture.parts.workspace == fixture.workspace.id
 
 
-async def path(place: Place) -> None:
-    assert place.parts.path == str(place.root)
+async def path(fixture: ServicesFixture) -> None:
+    assert fixture.parts.path == str(fixture.root)
 
 
-async def permissions(place: Place) -> None:
-    assert place.parts.permissions is place.workspace.approvals
+async def permissions(fixture: ServicesFixture) -> None:
+    assert fixture.parts.permissions is fixture.workspace.approvals
 
 
-async def start_subagent(place: Place) -> None:
+async def start_subagent(fixture: ServicesFixture) -> None:
     context = cast(ToolContext, SimpleNamespace(run_id=RunId("r")))
     with pytest.raises(ToolError, match="kind"):
-        await place.parts.start_subagent(context, SubagentTask("look", "A sub-agent", kind="none"))
+        await fixture.parts.start_subagent(context, SubagentTask("look", "A sub-agent", kind="none"))
 
 
-async def context_loader(place: Place) -> None:
-    found = place.parts.context_loader
+async def context_loader(fixture: ServicesFixture) -> None:
+    found = fixture.parts.context_loader
     assert found is not None
     around = await found.load(SessionId("s"))
-    assert around.directory == str(place.root)
+    assert around.directory == str(fixture.root)
     assert [file.text.strip() for file in around.context] == ["Be kind."]
 
 
-async def subagents(place: Place) -> None:
+async def subagents(fixture: ServicesFixture) -> None:
     names_found = ("task", "fetch")
-    types = [place.parts.subagents.find(name) for name in names_found]
+    types = [fixture.parts.subagents.find(name) for name in names_found]
     found = {name: item for name, item in zip(names_found, types, strict=True) if item is not None}
     looking = {"glob", "grep", "ls", "view"}
     task, fetch = await names(found["task"].tools), await names(found["fetch"].tools)
@@ -144,68 +145,68 @@ async def subagents(place: Place) -> None:
     ]
 
 
-async def environment(place: Place) -> None:
-    assert place.parts.environment == ENVIRONMENT
+async def environment(fixture: ServicesFixture) -> None:
+    assert fixture.parts.environment == ENVIRONMENT
 
 
-async def cleanup(place: Place) -> None:
-    assert place.parts.cleanup == place.services.jobs.end_run
+async def cleanup(fixture: ServicesFixture) -> None:
+    assert fixture.parts.cleanup == fixture.services.jobs.end_run
 
 
-async def completion_error(place: Place) -> None:
-    assert place.parts.completion_error == place.services.jobs.fault_of
+async def completion_error(fixture: ServicesFixture) -> None:
+    assert fixture.parts.completion_error == fixture.services.jobs.fault_of
 
 
-async def extensions_ready(place: Place) -> None:
-    assert place.parts.extensions_ready == place.services.extensions.wait_settled
+async def extensions_ready(fixture: ServicesFixture) -> None:
+    assert fixture.parts.extensions_ready == fixture.services.extensions.wait_settled
 
 
-async def approvals(place: Place) -> None:
-    approvals = place.workspace.approvals
+async def approvals(fixture: ServicesFixture) -> None:
+    approvals = fixture.workspace.approvals
     assert [approvals.judge(permit(line)).decision for line in ("rm -r x", "make all")] == ["deny", "ask"]
     assert approvals.timeout() == 86_400
     assert approvals.save_rule is not None
     approvals.save_rule("bash(make)")
-    assert place.services.config_store.read_scope(1)["permissions"]["allow"] == ["bash(make)"]
+    assert fixture.services.config_store.read_scope(1)["permissions"]["allow"] == ["bash(make)"]
 
 
-async def hooks(place: Place) -> None:
-    assert place.parts.hooks is place.services.extensions.hooks
+async def hooks(fixture: ServicesFixture) -> None:
+    assert fixture.parts.hooks is fixture.services.extensions.hooks
 
 
-async def rules_allow(place: Place) -> None:
-    found = place.parts.rules_allow
+async def rules_allow(fixture: ServicesFixture) -> None:
+    found = fixture.parts.rules_allow
     rules = (("bash(make *)",), ("bash(ls)",), ())
     assert [found(rule, permit("make all")) for rule in rules] == [True, False, False]
 
 
-async def named_model(place: Place) -> None:
-    found = place.parts.named_model
-    if place.services.selected_models is None:
+async def named_model(fixture: ServicesFixture) -> None:
+    found = fixture.parts.named_model
+    if fixture.services.selected_models is None:
         assert found is None
     else:
         assert found is not None
         assert (await found("demo/tour")).info.model == "tour"
 
 
-async def find_subagent_type(place: Place) -> None:
-    asked: list[str] = []
+async def find_subagent_type(fixture: ServicesFixture) -> None:
+    requested: list[str] = []
     subagent_type = SubagentType(FixedTools([]))
-    parts = place.parts
+    parts = fixture.parts
 
     def known(kind: str, tools: Tools) -> SubagentType:
-        asked.append(kind)
+        requested.append(kind)
         task = parts.subagents.find("task")
         assert task is not None
         assert tools is not task.tools, "all there are, to choose from"
         return subagent_type
 
-    place.services.extensions.agents.subagent_type = known  # type: ignore[method-assign]
+    fixture.services.extensions.agents.subagent_type = known  # type: ignore[method-assign]
     assert parts.subagents.find("agent:x") is subagent_type
-    assert asked == ["agent:x"]
+    assert requested == ["agent:x"]
 
 
-ROWS: Mapping[str, Callable[[Place], Awaitable[None]]] = {
+ROWS: Mapping[str, Callable[[ServicesFixture], Awaitable[None]]] = {
     row.__name__: row
     for row in (
         workspace, path, ledger, models, tools, current_settings, permissions, environment, context_loader, subagents,
@@ -220,7 +221,7 @@ def test_every_dependency_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("is_given", [False, True], ids=["chosen", "given"])
-async def test_each_part_is_filled(tmp_path: Path, is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_dependency_is_supplied(tmp_path: Path, is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -234,7 +235,7 @@ async def test_each_part_is_filled(tmp_path: Path, is_given: bool, monkeypatch: 
 
     def observe(path: str, _: Outlet) -> Outlet:
         observed.append(path)
-        return Silent()
+        return SilentOutlet()
 
     given = ServiceOverrides(EngineSettings(grace=9.0))
     if is_given:
@@ -243,9 +244,9 @@ async def test_each_part_is_filled(tmp_path: Path, is_given: bool, monkeypatch: 
             EngineSettings(grace=9.0), FixedModels(model), FixedTools([]), observe, warms_guard=False
         )
     server = ServerServices(tmp_path / "data", given)
-    place = Place(root, server, await server.open_workspace(root, ENVIRONMENT), given, observed)
+    fixture = ServicesFixture(root, server, await server.open_workspace(root, ENVIRONMENT), given, observed)
     try:
         for row in ROWS.values():
-            await row(place)
+            await row(fixture)
     finally:
         await server.close()

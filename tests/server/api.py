@@ -1,4 +1,4 @@
-"""Routes called by their name, as bytes; what was called, and whether it was done or refused, is noted."""
+"""Client that calls routes by name with raw bytes and records which routes succeeded and which were refused."""
 
 import functools
 import json
@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from holdfast.http11.messages import quote
 from holdfast.protocol.route import Route
 from holdfast.protocol.routes import ROUTES
-from server.approval_client import Asking, asking
-from server.helpers import Answer, Server, exchange, inside
+from server.approval_client import ApprovalClient, approval_client
+from server.helpers import RawResponse, Server, exchange, raw_request
 
 __all__ = ["COVERED", "Api", "Check", "api", "covers"]
 
@@ -23,15 +23,17 @@ COVERED: set[str] = set()
 class Api:
     """A client of one workspace that calls any route."""
 
-    def __init__(self, asking: Asking) -> None:
-        self.asking = asking
-        self.server: Server = asking.server
-        self.client = asking.client
-        self.workspace = asking.workspace
+    def __init__(self, approvals: ApprovalClient) -> None:
+        self.approvals = approvals
+        self.server: Server = approvals.server
+        self.client = approvals.client
+        self.workspace = approvals.workspace
         self.done: set[str] = set()
         self.refused: set[str] = set()
 
-    async def call(self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str) -> Answer:
+    async def call(
+        self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str
+    ) -> RawResponse:
         route = ROUTE[name]
         values = {"id": self.workspace, "client_id": self.client.client_id, **names}
         path = route.full_path
@@ -39,11 +41,11 @@ class Api:
             path = path.replace("{" + key + "}", quote(value))
         asked = urlencode(query or {})
         raw = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = inside(path + ("?" + asked if asked else ""), route.method, raw)
+        request = raw_request(path + ("?" + asked if asked else ""), route.method, raw)
         return await exchange(self.server.address, request)
 
-    async def ok(self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str) -> Any:  # noqa: ANN401
-        """Call a route that has to succeed. Returns what it answers."""
+    async def expect_ok(self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str) -> Any:  # noqa: ANN401
+        """Call a route that must succeed. Returns the response."""
         answer = await self.call(name, body, query, **names)
         assert answer.status == ROUTE[name].status, (name, answer.status, answer.body[:300])
         self.done.add(name)
@@ -52,28 +54,30 @@ class Api:
             return None
         return answer.json if not (ROUTE[name].media or ROUTE[name].is_page) else answer.body.decode()
 
-    async def no(
+    async def expect_error(
         self, status: int, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str
     ) -> str:
-        """Call a route that has to refuse. Returns what it says."""
+        """Call a route that must be refused. Returns the message of the error."""
         answer = await self.call(name, body, query, **names)
         assert answer.status == status, (name, answer.status, answer.body[:300])
         assert list(answer.json) == ["message"]
         self.refused.add(name)
         return str(answer.json["message"])
 
-    async def nowhere(self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str) -> None:
-        """Call a route for a workspace that is not open, which is refused before anything is done."""
-        assert "no such workspace" in await self.no(404, name, body, query, **{"id": "nowhere", **names})
+    async def expect_unknown_workspace(
+        self, name: str, body: object = None, query: dict[str, Any] | None = None, **names: str
+    ) -> None:
+        """Call a route with an unknown workspace id, which is refused before any effect."""
+        assert "no such workspace" in await self.expect_error(404, name, body, query, **{"id": "nowhere", **names})
 
-    async def elsewhere(self, name: str) -> None:
-        """Call a route of a server with another data directory: there is nothing else that it refuses."""
-        request = inside(ROUTE[name].full_path, headers=["Holdfast-Data: other"])
+    async def expect_other_server(self, name: str) -> None:
+        """Call a route with the id of another data directory, the only reason for which it is refused."""
+        request = raw_request(ROUTE[name].full_path, headers=["Holdfast-Data: other"])
         assert (await exchange(self.server.address, request)).status == 421
         self.refused.add(name)
 
-    async def log(self) -> int:
-        """The number of the last stored event: what is refused leaves it as it is."""
+    async def last_event(self) -> int:
+        """Return the number of the last stored event, which a refused request does not change."""
         return int((await self.client.snapshot(self.workspace)).cursor)
 
 
@@ -81,7 +85,7 @@ Check = Callable[[Api], Awaitable[None]]
 
 
 def covers(*names: str) -> Callable[[Check], Callable[[], Awaitable[None]]]:
-    """A test that has each of these routes succeed and fail."""
+    """Mark a test that makes each of these routes succeed and fail."""
     assert set(names) <= set(ROUTE)
     COVERED.update(names)
 
@@ -101,5 +105,5 @@ def covers(*names: str) -> Callable[[Check], Callable[[], Awaitable[None]]]:
 
 @asynccontextmanager
 async def api() -> AsyncIterator[Api]:
-    async with asking() as opened:
+    async with approval_client() as opened:
         yield Api(opened)

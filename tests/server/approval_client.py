@@ -1,4 +1,4 @@
-"""A server whose model calls the tools that the prompt names, and short words for what is asked."""
+"""A server whose model calls the tools named in the prompt, and a client that handles its approval requests."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import ToolResult, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
-from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import SimpleTool
@@ -24,14 +24,14 @@ from holdfast.testing.harness import FixedTools
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.view import View
 from holdfast.tools.write import Write
-from server.helpers import Place, Server, end_of, place, read_until, serving
+from server.helpers import Server, ServerDirectory, in_process_server, read_until, run_ended, server_directory
 
-__all__ = ["Asking", "asking", "notices", "question"]
+__all__ = ["ApprovalClient", "approval_client", "notices", "question"]
 
 
 def _script(request: ModelRequest) -> Step:
-    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; after their results the model is done. Any other
-    prompt, such as that of a summary, has no calls.
+    """Call the tools of a prompt that is a list of calls in JSON: `[["bash", {…}], …]`. After their results the model
+    is done. Any other prompt, such as that of a summary, has no calls.
     """
     last = request.messages[-1]
     try:
@@ -43,8 +43,8 @@ def _script(request: ModelRequest) -> Step:
     return Step(tuple(Call(name, json.dumps(arguments)) for name, arguments in calls))
 
 
-class Asking:
-    """One client in one workspace of a real server. `ran` is what the shell of this test was allowed to run."""
+class ApprovalClient:
+    """One client in one workspace of a real server. `ran` lists the commands that were permitted to run."""
 
     def __init__(self, server: Server, client: Client, workspace: WorkspaceId, ran: list[str]) -> None:
         self.server = server
@@ -56,23 +56,25 @@ class Asking:
     async def session(self) -> SessionId:
         return (await self.client.create_session(self.workspace, "s")).id
 
-    async def ask(self, session: SessionId, *calls: tuple[str, object], interactive: bool = True) -> Accepted:
-        """A prompt that makes the model call these tools."""
+    async def call_tools(
+        self, session: SessionId, *calls: tuple[str, object], interactive: bool = True
+    ) -> PromptAccepted:
+        """Send a prompt that makes the model call these tools."""
         self._runs += 1
         message = AgentMessage(session, json.dumps(calls), interactive=interactive)
         return await self.client.send_prompt(self.workspace, message)
 
-    async def bash(self, session: SessionId, *lines: str, interactive: bool = True) -> Accepted:
-        return await self.ask(session, *(("bash", {"command": line}) for line in lines), interactive=interactive)
+    async def bash(self, session: SessionId, *lines: str, interactive: bool = True) -> PromptAccepted:
+        return await self.call_tools(session, *(("bash", {"command": line}) for line in lines), interactive=interactive)
 
-    async def permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
-        """The open asks, as soon as there are so many."""
+    async def pending_permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
+        """Return the open permission requests as soon as there are `count` of them."""
         async with asyncio.timeout(20):
             while len(found := await self.client.pending_permissions(self.workspace)) != count:
                 pass
         return found
 
-    async def questions(self, count: int = 1) -> tuple[QuestionRequest, ...]:
+    async def pending_questions(self, count: int = 1) -> tuple[QuestionRequest, ...]:
         async with asyncio.timeout(20):
             while len(found := await self.client.pending_questions(self.workspace)) != count:
                 pass
@@ -82,22 +84,22 @@ class Asking:
         body = {"permission": msgspec.to_builtins(ask), "action": action, "reason": reason}
         return (await self.client.grant(self.workspace, body)).resolved
 
-    async def end(self, run: Accepted) -> list[StreamEvent]:
-        """Everything the workspace has said, up to the end of the run."""
+    async def events_until_end(self, run: PromptAccepted) -> list[StreamEvent]:
+        """Return the events of the workspace up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
-            return await read_until(events, end_of(run.run_id))
+            return await read_until(events, run_ended(run.run_id))
 
     async def results(self, session: SessionId) -> list[ToolResult]:
         messages = await self.client.list_messages(self.workspace, session)
         return [result for message in messages for result in message.tool_results]
 
-    async def finishes(self, session: SessionId) -> list[str]:
+    async def finish_reasons(self, session: SessionId) -> list[str]:
         messages = await self.client.list_messages(self.workspace, session)
         return [item.finish.reason for item in messages if item.role == "assistant" and item.finish]
 
 
 def notices(items: list[StreamEvent]) -> list[Any]:
-    """What was told of asks, in order."""
+    """Return the notifications about approvals, in order."""
     known = PermissionNotificationEvent | QuestionNotificationEvent
     return [item.event.change.object for item in items if isinstance(item.event, known)]
 
@@ -107,7 +109,9 @@ def question(text: str, kind: str = "yes_no", **more: object) -> dict[str, objec
 
 
 @asynccontextmanager
-async def asking(where: Place | None = None, *, graces: GracePeriods | None = None) -> AsyncIterator[Asking]:
+async def approval_client(
+    directory: ServerDirectory | None = None, *, graces: GracePeriods | None = None
+) -> AsyncIterator[ApprovalClient]:
     ran: list[str] = []
 
     async def run(context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
@@ -119,6 +123,9 @@ async def asking(where: Place | None = None, *, graces: GracePeriods | None = No
         return ToolOutcome(f"ran {line}")
 
     tools = FixedTools([SimpleTool("bash", run, is_parallel=True), Write(), View(), QuestionTool()])
-    async with place() as own, serving(where or own, ScriptedModel(_script), graces=graces, tools=tools) as server:
-        client, workspace = await server.opened()
-        yield Asking(server, client, workspace, ran)
+    async with (
+        server_directory() as own,
+        in_process_server(directory or own, ScriptedModel(_script), graces=graces, tools=tools) as server,
+    ):
+        client, workspace = await server.open_workspace()
+        yield ApprovalClient(server, client, workspace, ran)

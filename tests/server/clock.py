@@ -1,16 +1,16 @@
-"""The clock of the running loop, moved forward by the test: what is due then is called, and nobody waits for it."""
+"""The clock of the running loop, moved forward by the test, so that timers fire without waiting."""
 
 import asyncio
 
 from holdfast.client.address import Address
 from holdfast.testing.gates import settle_down
-from server.helpers import exchange, inside
+from server.helpers import exchange, raw_request
 
 __all__ = ["Clock"]
 
 
 class Clock:
-    """Made in the loop whose clock it moves."""
+    """Clock of the loop in which it is created."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -19,11 +19,12 @@ class Clock:
         loop.time = lambda: real() + self._ahead  # type: ignore[method-assign]
 
     async def forward(self, seconds: float, address: Address | None = None) -> None:
-        """So much time passes. Returns when what was due then has been done, and a server at `address` has answered
-        a request that came after it.
+        """Move the clock forward.
+
+        Returns when the due callbacks have run and a server at `address` has answered a later request.
         """
         self._ahead += seconds
         await settle_down()
         if address is not None:
-            await exchange(address, inside("/v1/health"))
+            await exchange(address, raw_request("/v1/health"))
             await settle_down()

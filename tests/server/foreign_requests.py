@@ -1,7 +1,7 @@
-"""What browsers can be made to send, and what somebody without the token could: nothing of it may have an effect."""
+"""Requests that a browser can be made to send, or a client without the token: none may have an effect."""
 
 from holdfast.client.address import Address
-from server.helpers import inside
+from server.helpers import raw_request
 
 __all__ = ["attempts", "with_origin"]
 
@@ -9,14 +9,14 @@ _CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
 
 
 def with_origin(address: Address, workspace: str, session: str, origin: str) -> bytes:
-    """A prompt with the token, from a page."""
+    """Build a prompt request of a web page that has the token."""
     body = b'{"session_id":"%s","prompt":"evil","run_id":"evil"}' % session.encode()
     headers = [f"Host: 127.0.0.1:{address.port}", f"Authorization: Bearer {address.token}", f"Origin: {origin}"]
-    return inside(f"/v1/workspaces/{workspace}/agent", "POST", body, [*headers, "Content-Type: application/json"])
+    return raw_request(f"/v1/workspaces/{workspace}/agent", "POST", body, [*headers, "Content-Type: application/json"])
 
 
 def attempts(address: Address, workspace: str, session: str) -> dict[str, bytes]:
-    """Requests that a web page, or somebody without the token, could send."""
+    """Return requests that a web page or a client without the token could send."""
     port, token = address.port, address.token
     host, bearer = f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {token}"
     base = f"/v1/workspaces/{workspace}"
@@ -25,7 +25,7 @@ def attempts(address: Address, workspace: str, session: str) -> dict[str, bytes]
     create = b'{"id":"","path":"/","client_id":"%s"}' % _CLIENT.encode()
 
     def post(*headers: str, path: str = agent, method: str = "POST", content: bytes | None = body) -> bytes:
-        return inside(path, method, content, headers)
+        return raw_request(path, method, content, headers)
 
     found = {
         "no token": post(host, json_type),
@@ -56,18 +56,18 @@ def attempts(address: Address, workspace: str, session: str) -> dict[str, bytes]
         "simple post with charset": post(host, "Content-Type: text/plain;application/json", bearer),
         "no content type": post(host, bearer),
         "lookalike type": post(host, "Content-Type: application/json-patch+json", bearer),
-        "method override": inside(f"{agent}?_method=POST", "GET", None, [host, "X-HTTP-Method-Override: POST"]),
+        "method override": raw_request(f"{agent}?_method=POST", "GET", None, [host, "X-HTTP-Method-Override: POST"]),
         "override to delete": post(host, "X-HTTP-Method: DELETE", path=f"{base}/sessions/{session}"),
-        "preflight": inside(agent, "OPTIONS", None, [host, "Origin: https://evil.example"]),
-        "cancel by get": inside(f"{base}/agent/sessions/{session}/cancel", "GET", None, [host, bearer]),
+        "preflight": raw_request(agent, "OPTIONS", None, [host, "Origin: https://evil.example"]),
+        "cancel by get": raw_request(f"{base}/agent/sessions/{session}/cancel", "GET", None, [host, bearer]),
         "create without token": post(host, json_type, path="/v1/workspaces", content=create),
         "stop without token": post(host, json_type, path="/v1/control", content=b'{"command":"stop","force":true}'),
-        "delete without token": inside(f"{base}/sessions/{session}", "DELETE", None, [host]),
-        "retire without token": inside(f"/v1/clients/{_CLIENT}", "DELETE", None, [host]),
+        "delete without token": raw_request(f"{base}/sessions/{session}", "DELETE", None, [host]),
+        "retire without token": raw_request(f"/v1/clients/{_CLIENT}", "DELETE", None, [host]),
         "config without token": post(host, json_type, path=f"{base}/config/set", content=b'{"key":"a","value":1}'),
-        "upgrade": inside(f"{base}/events", "GET", None, [host, "Connection: Upgrade", "Upgrade: websocket"]),
-        "events without token": inside(f"{base}/events?since=0", "GET", None, [host, "Accept: text/event-stream"]),
-        "health without token": inside("/v1/health", "GET", None, [host]),
+        "upgrade": raw_request(f"{base}/events", "GET", None, [host, "Connection: Upgrade", "Upgrade: websocket"]),
+        "events without token": raw_request(f"{base}/events?since=0", "GET", None, [host, "Accept: text/event-stream"]),
+        "health without token": raw_request("/v1/health", "GET", None, [host]),
     }
     for name in (
         "evil.example", f"evil.example:{port}", "127.0.0.1", "localhost", "", f"127.0.0.1.evil.example:{port}",

@@ -1,4 +1,4 @@
-"""The real server on a real socket, in the test's own loop or as a process of its own, and short words for both."""
+"""The real server on a real socket, in the event loop of the test or in a process, with helpers for both."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ import msgspec
 from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
@@ -24,9 +24,9 @@ from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
 from holdfast.http11.messages import Head, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
-from holdfast.protocol.bodies import Accepted, AgentMessage
+from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer
 from holdfast.server.http.listen import UnixListener, bind_tcp
@@ -44,32 +44,32 @@ from scratch import scratch_directory
 __all__ = [
     "QUICK",
     "SERVE",
-    "Answer",
     "EchoModel",
     "FeedModel",
-    "Place",
-    "Process",
+    "RawResponse",
     "RawStream",
     "Server",
-    "collect",
-    "end_of",
+    "ServerDirectory",
+    "ServerProcess",
+    "collect_run_ends",
     "exchange",
-    "inside",
+    "in_process_server",
     "open_raw",
-    "place",
-    "process",
-    "prompt",
+    "raw_request",
     "read_until",
-    "serving",
+    "run_ended",
+    "send_prompt",
+    "server_directory",
+    "server_process",
 ]
 
 QUICK = EngineSettings(titles=False, grace=0.3, closing=0.5, cancel_write=10.0)
-"""A busy disk must not turn a cancel into a 503 here: what that does is tested with the engine."""
+"""A slow disk must not turn a cancel into a 503 here; the tests of the engine cover that case."""
 SERVE = (sys.executable, "-P", "-m", "holdfast", "serve")
-_PATIENCE = 20.0
+_TIMEOUT = 20.0
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RawResponse(msgspec.Struct, frozen=True):
     head: Head
     body: bytes
 
@@ -83,7 +83,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class EchoModel:
-    """Answers every prompt with `echo: ` and the prompt, word by word."""
+    """Model that answers every prompt with `echo: ` and the prompt, word by word."""
 
     def __init__(self) -> None:
         self.model = ScriptedModel(lambda request: Step((Say(f"echo: {text_of(request.messages[-1])}"),)))
@@ -102,7 +102,7 @@ class EchoModel:
 
 
 class FeedModel(EchoModel):
-    """Says what the test puts into `words`, one delta each; None ends the answer."""
+    """Model that streams the items of `words`, one delta each; None ends the response."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,8 +117,8 @@ class FeedModel(EchoModel):
             yield part
 
 
-class Place:
-    """A short directory with room for a socket, data, and projects."""
+class ServerDirectory:
+    """A short directory path with a socket, data and projects."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -136,33 +136,33 @@ class Place:
 
 
 @asynccontextmanager
-async def place() -> AsyncIterator[Place]:
+async def server_directory() -> AsyncIterator[ServerDirectory]:
     with scratch_directory() as root:
-        yield Place(root)
+        yield ServerDirectory(root)
 
 
 class Server:
-    """A running server, seen from outside through clients and from inside through its manager."""
+    """A running server, accessible to clients and, through its manager, to the test."""
 
     def __init__(
         self,
-        place: Place,
+        directory: ServerDirectory,
         manager: WorkspaceManager,
         application: Application,
         observers: Observers,
         stack: AsyncExitStack,
     ) -> None:
-        self.place = place
+        self.directory = directory
         self.manager = manager
         self.application = application
         self.observers = observers
-        self.address = place.address
+        self.address = directory.address
         self.tcp: Address = Address()
         self.over: asyncio.Task[None] | None = None
         self._stack = stack
 
     async def client(self, address: Address | None = None) -> Client:
-        return await self._stack.enter_async_context(Client(address or self.address, seconds=_PATIENCE))
+        return await self._stack.enter_async_context(Client(address or self.address, seconds=_TIMEOUT))
 
     async def stop(self) -> None:
         if self.over is not None and not self.over.done():
@@ -170,15 +170,15 @@ class Server:
         if self.over is not None:
             await self.over
 
-    async def opened(self, project: str = "project") -> tuple[Client, WorkspaceId]:
-        """A client, and a workspace it has opened."""
+    async def open_workspace(self, project: str = "project") -> tuple[Client, WorkspaceId]:
+        """Open a workspace with a new client."""
         client = await self.client()
-        return client, (await client.create_workspace(self.place.project(project))).id
+        return client, (await client.create_workspace(self.directory.project(project))).id
 
 
 @asynccontextmanager
-async def serving(
-    place: Place,
+async def in_process_server(
+    directory: ServerDirectory,
     models: Model | FixedModels | None = None,
     *,
     graces: GracePeriods | None = None,
@@ -189,28 +189,30 @@ async def serving(
     warms_guard: bool = False,
     observers: Observers | None = None,
 ) -> AsyncIterator[Server]:
-    """The real server in this loop. It is stopped at the end, if it has not stopped itself. The guard of processes is
-    started with the first command: most tests have none.
+    """Run the real server in this loop.
+
+    It is stopped at the end unless it has already stopped. The process guard starts with the first command, because
+    most tests run none.
     """
     chosen: Models = models if isinstance(models, FixedModels) else FixedModels(models or EchoModel())
     async with AsyncExitStack() as stack:
-        listener = UnixListener(place.socket)
+        listener = UnixListener(directory.socket)
         stack.callback(listener.close)
         manager = WorkspaceManager(
-            ServerServices(place.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
+            ServerServices(directory.data, ServiceOverrides(settings, chosen, tools, warms_guard=warms_guard)),
             graces=graces or GracePeriods(),
             leaves_when_idle=leaves_when_idle,
         )
         watching = observers or Observers(Options())
         application = Application(manager, watching, HttpServer(), HANDLERS, stream)
-        server = Server(place, manager, application, watching, stack)
+        server = Server(directory, manager, application, watching, stack)
         sockets, guard = [listener.socket], None
         if with_tcp:
             tcp = bind_tcp("127.0.0.1", 0)
             stack.callback(tcp.close)
             sockets.append(tcp)
             port = tcp.getsockname()[1]
-            token = read_or_make_token(place.data)
+            token = read_or_make_token(directory.data)
             guard = TokenAuth(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
             server.tcp = Address(host="127.0.0.1", port=port, token=token)
         listening = asyncio.Event()
@@ -221,54 +223,54 @@ async def serving(
         yield server
 
 
-class Process:
-    """`holdfast serve` as a process of its own, with the built-in scripted model."""
+class ServerProcess:
+    """`holdfast serve` in a process, with the built-in scripted model."""
 
-    def __init__(self, place: Place, process: asyncio.subprocess.Process, log: Path) -> None:
-        self.place = place
+    def __init__(self, directory: ServerDirectory, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.directory = directory
         self.process = process
         self.log = log
 
     async def wait(self) -> int:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             return await self.process.wait()
 
 
 @asynccontextmanager
-async def process(place: Place, *options: str) -> AsyncIterator[Process]:
-    """Ready when this gives it: it answers on its socket."""
-    log = place.root / "log"
-    place.socket.parent.mkdir(mode=0o700, exist_ok=True)
-    command = [*SERVE, "--data-dir", str(place.data)]
-    command += options or ("--host", f"unix://{place.socket}")
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(place.root), "HOLDFAST_HOST": ""}
+async def server_process(directory: ServerDirectory, *options: str) -> AsyncIterator[ServerProcess]:
+    """Start `holdfast serve` and wait until it answers on its socket."""
+    log = directory.root / "log"
+    directory.socket.parent.mkdir(mode=0o700, exist_ok=True)
+    command = [*SERVE, "--data-dir", str(directory.data)]
+    command += options or ("--host", f"unix://{directory.socket}")
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(directory.root), "HOLDFAST_HOST": ""}
     with log.open("ab") as file:
         running = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file, env=environment)
     try:
-        async with asyncio.timeout(_PATIENCE):
-            found = locate(None, str(place.data), environment).address if options else place.address
-            await _answers(found, running)
-        yield Process(place, running, log)
+        async with asyncio.timeout(_TIMEOUT):
+            found = locate(None, str(directory.data), environment).address if options else directory.address
+            await _wait_for_response(found, running)
+        yield ServerProcess(directory, running, log)
     finally:
         if running.returncode is None:
             running.kill()
         await running.wait()
 
 
-async def _answers(address: Address, running: asyncio.subprocess.Process) -> None:
+async def _wait_for_response(address: Address, running: asyncio.subprocess.Process) -> None:
     while running.returncode is None:
         try:
             answer = await exchange(address, b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n")
         except OSError:
-            await asyncio.sleep(_moment())
+            await asyncio.sleep(_poll_interval())
             continue
         if answer.status == 200:
             return
     raise AssertionError("the server has ended")
 
 
-def _moment() -> float:
-    """Between two looks at a process that tells nobody when it is ready."""
+def _poll_interval() -> float:
+    """Return the polling interval: the process does not report when it is ready."""
     return 0.01
 
 
@@ -278,27 +280,27 @@ async def open_raw(address: Address) -> tuple[asyncio.StreamReader, asyncio.Stre
     return await asyncio.open_connection(address.host, address.port)
 
 
-async def exchange(address: Address, request: bytes) -> Answer:
-    """Send these very bytes, and read one answer."""
+async def exchange(address: Address, request: bytes) -> RawResponse:
+    """Send exactly these bytes and read one response."""
     reader, writer = await open_raw(address)
     try:
         writer.write(request)
         response = ResponseParser("HEAD" if request.startswith(b"HEAD ") else "GET")
         body = b""
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             while not response.is_done:
                 data = await reader.read(65536)
                 body += response.feed(data) if data else b""
                 if not data:
                     response.end()
         assert response.head is not None
-        return Answer(response.head, body)
+        return RawResponse(response.head, body)
     finally:
         writer.transport.abort()
 
 
-def inside(path: str, method: str = "GET", body: bytes | None = None, headers: Sequence[str] = ()) -> bytes:
-    """A request as bytes, with nothing in it that was not asked for."""
+def raw_request(path: str, method: str = "GET", body: bytes | None = None, headers: Sequence[str] = ()) -> bytes:
+    """Build a request without any additional headers."""
     lines = [f"{method} {path} HTTP/1.1", *headers]
     if not any(line.lower().startswith("host:") for line in headers):
         lines.insert(1, "Host: holdfast.localhost")
@@ -308,7 +310,7 @@ def inside(path: str, method: str = "GET", body: bytes | None = None, headers: S
 
 
 class RawStream:
-    """A stream of events as bytes. `raw` is the body so far, `wire` everything."""
+    """An event stream as bytes. `raw` is the body so far, `wire` includes the head."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -324,13 +326,13 @@ class RawStream:
     async def open(cls, address: Address, path: str, headers: Sequence[str] = ()) -> "RawStream":
         reader, writer = await open_raw(address)
         stream = cls(reader, writer)
-        writer.write(inside(path, headers=headers))
+        writer.write(raw_request(path, headers=headers))
         while stream.response.head is None:
             await stream.more()
         return stream
 
     async def more(self) -> None:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             data = await self.reader.read(65536)
         self.wire += data
         if data:
@@ -352,7 +354,7 @@ class RawStream:
             await self.more()
 
     async def rest(self) -> bytes:
-        """Read to its proper end, which `ResponseParser` checks."""
+        """Read to the end of the body, which `ResponseParser` checks."""
         while not self.is_over:
             await self.more()
         return self.raw
@@ -364,9 +366,9 @@ class RawStream:
 async def read_until(
     items: AsyncIterator[StreamEvent], condition: Callable[[StreamEvent], object]
 ) -> list[StreamEvent]:
-    """What comes, up to and including the first item for which the condition holds."""
+    """Read items up to and including the first one that meets the condition."""
     seen: list[StreamEvent] = []
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(_TIMEOUT):
         async for item in items:
             seen.append(item)
             if condition(item):
@@ -374,15 +376,17 @@ async def read_until(
     raise AssertionError("the stream ended before it came")
 
 
-def end_of(run: RunId | str) -> Callable[[StreamEvent], bool]:
+def run_ended(run: RunId | str) -> Callable[[StreamEvent], bool]:
     def is_end(item: StreamEvent) -> bool:
         return isinstance(item.event, RunCompleteEvent) and item.event.change.object.run_id == run
 
     return is_end
 
 
-async def collect(client: Client, workspace: WorkspaceId, runs: Sequence[str], since: int = 0) -> list[RunComplete]:
-    """The ends of these runs, in the order in which they are told; each exactly once."""
+async def collect_run_ends(
+    client: Client, workspace: WorkspaceId, runs: Sequence[str], since: int = 0
+) -> list[RunComplete]:
+    """Return the ends of these runs in the order of publication; each must occur exactly once."""
     ends: list[RunComplete] = []
     missing = set(runs)
     async with client.events(workspace, since=since) as events:
@@ -397,5 +401,7 @@ async def collect(client: Client, workspace: WorkspaceId, runs: Sequence[str], s
     return ends
 
 
-async def prompt(client: Client, workspace: WorkspaceId, session: SessionId, text: str, run: str = "") -> Accepted:
+async def send_prompt(
+    client: Client, workspace: WorkspaceId, session: SessionId, text: str, run: str = ""
+) -> PromptAccepted:
     return await client.send_prompt(workspace, AgentMessage(session, text, RunId(run)))

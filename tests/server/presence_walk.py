@@ -1,12 +1,12 @@
-"""The machine, all of it: every presence that two clients can reach, every event in each, every rule at every edge.
+"""Exhaustive walk of the presence state machine: every state two clients can reach, every event in each.
 
-Two walks. In *one room* there is one workspace and everything about claims: two streams, releases, a session, a
-create in flight, the server's leaving. In *two rooms* there are two workspaces and less about each claim. A place
-beyond these limits is still held against the rules, but the walk does not go on from there. Generations count up for
-ever, so places that differ in them alone are one place, and so are those that differ in names alone.
+There are two walks. The first has one workspace and everything about claims: two streams, releases, a session, a
+create in flight, the end of the server. The second has two workspaces and less about each claim. A state beyond these
+limits is checked against the rules, but the walk does not continue from it. Generations increase without limit, so
+states that differ only in generations or names count as one.
 
-Beside the presence the walk keeps what has happened (`Past`), known from events and effects and never from the
-presence, so that the rules can hold the one against the other.
+The walk also keeps a history (`History`), derived from events and effects and never from the presence, so that the
+rules can compare the two.
 """
 
 import gc
@@ -49,15 +49,15 @@ from holdfast.server.presence import (
 )
 
 CLIENTS = (ClientId("a"), ClientId("b"))
-ROOMS = (WorkspaceId("v"), WorkspaceId("w"))
-SEEN = SessionId("seen")
+WORKSPACES = (WorkspaceId("v"), WorkspaceId("w"))
+VIEWED_SESSION = SessionId("seen")
 Pair = tuple[WorkspaceId, ClientId]
 Code = tuple[tuple[int, ...], ...]
 Kind = TypeVar("Kind")
 
 
-class Story(NamedTuple):
-    """What is known of a client in a workspace: streams that count, the timer that counts, and what it said."""
+class ClaimHistory(NamedTuple):
+    """History of a client in a workspace: counted streams, the current timer, the release and the session."""
 
     streams: int = 0
     timer: Arm | None = None
@@ -65,16 +65,19 @@ class Story(NamedTuple):
     session: SessionId | None = None
 
 
-NOTHING = Story()
+NO_CLAIM = ClaimHistory()
 
 
-class Past(NamedTuple):
-    """`asked` is what was told to be done with a workspace and is not done; `entered` are those that are there."""
+class History(NamedTuple):
+    """Expected state of the server.
+
+    `requested` are opens and closes that are not done; `entered` are the known workspaces.
+    """
 
     leaves: bool
     linger: int | None
     newest: int
-    stories: dict[Pair, Story]
+    claims_history: dict[Pair, ClaimHistory]
     asked: dict[WorkspaceId, Literal["close", "open"]]
     entered: frozenset[WorkspaceId] = frozenset()
     working: frozenset[WorkspaceId] = frozenset()
@@ -83,7 +86,7 @@ class Past(NamedTuple):
     left: bool = False
 
     def is_wanted(self, room: WorkspaceId) -> bool:
-        return room in self.working or any(pair[0] == room for pair in self.stories)
+        return room in self.working or any(pair[0] == room for pair in self.claims_history)
 
     @property
     def is_idle(self) -> bool:
@@ -92,11 +95,11 @@ class Past(NamedTuple):
 
 class Edge(NamedTuple):
     presence: Presence
-    past: Past
+    past: History
     event: PresenceEvent
     after: Presence
     effects: tuple[Effect, ...]
-    now: Past
+    now: History
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         return [effect for effect in self.effects if isinstance(effect, kind)] if self.effects else []
@@ -104,11 +107,11 @@ class Edge(NamedTuple):
 
 class Walk(NamedTuple):
     edges: list[Edge]
-    places: list[tuple[Presence, Past]]
-    illegal: list[tuple[Past, PresenceEvent]]
+    places: list[tuple[Presence, History]]
+    illegal: list[tuple[History, PresenceEvent]]
 
 
-# What can be said
+# Events
 
 
 def claim_of(presence: Presence, room: WorkspaceId, client: ClientId) -> Claim:
@@ -116,7 +119,7 @@ def claim_of(presence: Presence, room: WorkspaceId, client: ClientId) -> Claim:
 
 
 def events(presence: Presence, rooms: tuple[WorkspaceId, ...]) -> Iterator[PresenceEvent]:
-    """All that can be said, right or wrong: each timer with the newest generation it was given and with others."""
+    """Return all events, legal or not: each timer with the newest generation and with others."""
     yield from (Stop(), CreateOver())
     yield from (LingerOver(generation) for generation in {presence.linger or 0, presence.generation, -1})
     for client in CLIENTS:
@@ -124,17 +127,17 @@ def events(presence: Presence, rooms: tuple[WorkspaceId, ...]) -> Iterator[Prese
         for room in rooms:
             yield from (Create(room, client), Attach(room, client), Detach(room, client), Release(room, client))
             if len(rooms) == 1:
-                yield from (View(room, client, SEEN), View(room, client, SessionId("")))
+                yield from (View(room, client, VIEWED_SESSION), View(room, client, SessionId("")))
             newest = claim_of(presence, room, client).generation
             yield from (HoldOver(room, client, generation) for generation in {newest, newest - 1, presence.generation})
     for room in rooms:
         yield from (Opened(room), Opened(room, working=False), Closed(room), WorkBegan(room), WorkEnded(room))
 
 
-# What happens, seen from outside
+# Expected outcome, independent of the presence
 
 
-def refusal_of(past: Past, event: PresenceEvent) -> Refuse | None:
+def refusal_of(past: History, event: PresenceEvent) -> Refuse | None:
     match event:
         case Create() | CreateBegan() | Attach() if past.left:
             return Refuse("leaving")
@@ -142,34 +145,34 @@ def refusal_of(past: Past, event: PresenceEvent) -> Refuse | None:
             return Refuse("retired")
         case Attach(workspace=room) if room not in past.entered or room in past.asked:
             return Refuse("not open")
-        case View(workspace=room, client=client) if not past.stories.get((room, client), NOTHING).streams:
+        case View(workspace=room, client=client) if not past.claims_history.get((room, client), NO_CLAIM).streams:
             return Refuse("not attached")
         case _:
             return None
 
 
-def story_after(story: Story, event: PresenceEvent, timer: Arm | None) -> Story:
-    """One client in one workspace, after an event that names both and is not refused."""
+def claim_history_after(story: ClaimHistory, event: PresenceEvent, timer: Arm | None) -> ClaimHistory:
+    """Return the history of one client in one workspace after an event that names both and is not refused."""
     match event:
         case Create():
             return story._replace(timer=timer, released=False)
         case Attach():
             return story._replace(streams=story.streams + 1, timer=None)
         case Detach() if story.streams == 1 and story.released:
-            return NOTHING
+            return NO_CLAIM
         case Detach() if story.streams:
             return story._replace(streams=story.streams - 1, timer=timer)
         case Release():
-            return story._replace(released=True) if story.streams else NOTHING
+            return story._replace(released=True) if story.streams else NO_CLAIM
         case View(session=session):
             return story._replace(session=session or None)
         case HoldOver(generation=generation) if story.timer is not None and story.timer.generation == generation:
-            return NOTHING
+            return NO_CLAIM
         case _:
             return story
 
 
-def with_rooms(past: Past, event: PresenceEvent) -> Past:
+def with_workspace_event(past: History, event: PresenceEvent) -> History:
     match event:
         case Opened(workspace=room, working=working):
             asked = {name: what for name, what in past.asked.items() if (name, what) != (room, "open")}
@@ -181,19 +184,19 @@ def with_rooms(past: Past, event: PresenceEvent) -> Past:
             return past._replace(working=past.working - {room})
         case Closed(workspace=room) if past.asked.get(room) != "close" or past.left or not past.is_wanted(room):
             asked = {name: what for name, what in past.asked.items() if name != room}
-            stories = {pair: story for pair, story in past.stories.items() if pair[0] != room}
+            claims_history = {pair: story for pair, story in past.claims_history.items() if pair[0] != room}
             return past._replace(
-                stories=stories, entered=past.entered - {room}, working=past.working - {room}, asked=asked
+                claims_history=claims_history, entered=past.entered - {room}, working=past.working - {room}, asked=asked
             )
         case _:
             return past
 
 
-def with_server(past: Past, event: PresenceEvent) -> Past:
+def with_server_event(past: History, event: PresenceEvent) -> History:
     match event:
         case Retire(client=client):
-            stories = {pair: story for pair, story in past.stories.items() if pair[1] != client}
-            return past._replace(retired=past.retired | {client}, stories=stories)
+            claims_history = {pair: story for pair, story in past.claims_history.items() if pair[1] != client}
+            return past._replace(retired=past.retired | {client}, claims_history=claims_history)
         case CreateBegan():
             return past._replace(creating=past.creating + 1)
         case CreateOver():
@@ -206,19 +209,19 @@ def with_server(past: Past, event: PresenceEvent) -> Past:
             return past
 
 
-def lived(past: Past, event: PresenceEvent, effects: tuple[Effect, ...]) -> Past:
-    """The past after one more event. The effects tell the numbers of timers and what was asked for."""
+def history_after(past: History, event: PresenceEvent, effects: tuple[Effect, ...]) -> History:
+    """Return the history after one more event. The effects contain timer generations and requested opens and closes."""
     refused = refusal_of(past, event)
     if isinstance(event, Create):
         past = past._replace(entered=past.entered | {event.workspace})
     if not refused and isinstance(event, Create | Attach | Detach | Release | View | HoldOver):
         pair = (event.workspace, event.client)
         timer = next((effect for effect in effects if isinstance(effect, Arm)), None)
-        story = story_after(past.stories.get(pair, NOTHING), event, timer)
-        rest = {other: known for other, known in past.stories.items() if other != pair}
-        past = past._replace(stories=rest if story == NOTHING else {**rest, pair: story})
+        story = claim_history_after(past.claims_history.get(pair, NO_CLAIM), event, timer)
+        rest = {other: known for other, known in past.claims_history.items() if other != pair}
+        past = past._replace(claims_history=rest if story == NO_CLAIM else {**rest, pair: story})
     elif not refused:
-        past = with_server(with_rooms(past, event), event)
+        past = with_server_event(with_workspace_event(past, event), event)
     if past.linger is not None and (past.left or not past.is_idle):
         past = past._replace(linger=None)
     for effect in effects:
@@ -240,7 +243,7 @@ def lived(past: Past, event: PresenceEvent, effects: tuple[Effect, ...]) -> Past
 
 
 def code(presence: Presence, rooms: tuple[WorkspaceId, ...], clients: tuple[ClientId, ...]) -> Code:
-    """The place without its generations, by these names."""
+    """Encode a state without its generations, with these names."""
     server = (presence.leaves_when_idle, presence.leaving, presence.creating)
     coded: list[tuple[int, ...]] = [(*server, *(client in presence.retired for client in clients))]
     for room in rooms:
@@ -266,14 +269,14 @@ def is_within(presence: Presence, rooms: tuple[WorkspaceId, ...]) -> bool:
     return presence.creating <= 1 if len(rooms) == 1 else not presence.creating and not presence.leaving
 
 
-def go(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
+def walk_from(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
     names = [(places, clients) for places in permutations(rooms) for clients in permutations(CLIENTS)]
     walk = Walk([], [], [])
     seen: set[Code] = set()
     for leaves in starts:
         presence, effects = start(leaves_when_idle=leaves)
         assert effects == ((ArmLinger(1),) if leaves else ())
-        walk.places.append((presence, Past(leaves, 1 if leaves else None, presence.generation, {}, {})))
+        walk.places.append((presence, History(leaves, 1 if leaves else None, presence.generation, {}, {})))
     for presence, past in walk.places:
         assert len(walk.places) < 5_000, "the walk does not end"
         for event in events(presence, rooms):
@@ -282,7 +285,7 @@ def go(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
             except IllegalTransition:
                 walk.illegal.append((past, event))
                 continue
-            now = lived(past, event, effects)
+            now = history_after(past, event, effects)
             if after == presence and now == past:
                 walk.edges.append(Edge(presence, past, event, presence, effects, past))
                 continue
@@ -296,9 +299,9 @@ def go(rooms: tuple[WorkspaceId, ...], *starts: bool) -> Walk:
 
 @cache
 def walk() -> Walk:
-    gc.disable()  # Everything is kept: looking for garbage takes as long as the walk.
+    gc.disable()  # All objects are kept: garbage collection would take as long as the walk.
     try:
-        one, two = go(ROOMS[:1], True, False), go(ROOMS, True)
+        one, two = walk_from(WORKSPACES[:1], True, False), walk_from(WORKSPACES, True)
     finally:
         gc.enable()
     return Walk(one.edges + two.edges, one.places + two.places, one.illegal + two.illegal)

@@ -1,4 +1,4 @@
-"""A server of tools with one tool, one prompt and one resource, for tests. Each list is longer after `grow`."""
+"""MCP server with one tool, one prompt and one resource. Each list is longer after `grow`."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""Admission over TCP and at the page's port: each clause decides once by itself, in every spelling of a header.
+"""Admission over TCP and at the web page's port: each clause decides once by itself, in every spelling of a header.
 
-A row changes one thing about a request that is admitted. `<host>` and `<token>` are those of the port.
+A row changes one property of an admitted request. `<host>` and `<token>` are those of the port.
 """
 
 import io
@@ -13,14 +13,14 @@ import pytest
 from holdfast.client.address import Address
 from holdfast.server.http import listen, token_auth
 from holdfast.server.web import web_app
-from server.helpers import Server, exchange, open_raw, place, serving
+from server.helpers import Server, exchange, in_process_server, open_raw, server_directory
 
 HOST, TOKEN, JSON = "Host: <host>", "Authorization: Bearer <token>", "Content-Type: application/json"
 BODY = '{"command":"shutdown"}'
-"""Refused with 409 by the server itself: whoever gets that answer was admitted."""
+"""The server itself refuses it with 409, so a client that receives this status was admitted."""
 ADMITTED = 409
 
-# What the row says, method, header lines, body, status. A body without a length line gets one.
+# Description, method, header lines, body, status. A body without a length line gets one.
 Row = tuple[str, str, tuple[str, ...], str, int]
 
 HEADERS: list[Row] = [
@@ -62,13 +62,13 @@ HEADERS: list[Row] = [
     ("a get without a token", "GET", (HOST,), "", 401),
     ("a head without a token", "HEAD", (HOST,), "", 401),
     ("a head of another host", "HEAD", ("Host: evil.example", TOKEN), "", 403),
-    # The order in which clauses are looked at: nobody without the token learns more than this.
+    # The order of the clauses: a client without the token learns nothing beyond this.
     ("another host and no token", "POST", ("Host: evil.example", JSON), BODY, 403),
     ("another type and no token", "POST", (HOST, "Content-Type: text/plain"), BODY, 415),
 ]
 
 ORIGINS: list[tuple[str, tuple[str, ...], int, int]] = [
-    # What it is, its lines, the status over TCP and at the page's port.
+    # Description, header lines, the status over TCP and at the web page's port.
     ("the port's own", ("Origin: http://<host>",), 403, ADMITTED),
     ("its own in capitals", ("Origin: HTTP://<host>",), 403, ADMITTED),
     ("its other name", ("Origin: http://localhost:<port>",), 403, 403),
@@ -129,7 +129,7 @@ async def status_of(address: Address, method: str, lines: tuple[str, ...], body:
 
 
 def spellings(lines: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The same lines, and in the other order with names in other letter cases."""
+    """Return the same lines, and the lines in reverse order with other letter case in their names."""
     yield lines
     parts = [line.partition(":") for line in reversed(lines)]
     changes = (str.lower, str.upper, str.swapcase)
@@ -139,7 +139,7 @@ def spellings(lines: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 @pytest.mark.parametrize("kind", ["api", "page"])
 async def test_each_clause_of_admission_decides_by_itself(kind: str) -> None:
     wrong = []
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address = await port_of(server, kind)
         for name, method, lines, body, expected in HEADERS:
             for spelt in spellings(lines):
@@ -155,12 +155,12 @@ async def test_each_clause_of_admission_decides_by_itself(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["api", "page"])
-async def test_a_header_that_decides_comes_once(kind: str) -> None:
-    """Of two, the first and the last may differ, and others on the way may obey either."""
+async def test_repeated_admission_header_is_refused(kind: str) -> None:
+    """If a header occurs twice, intermediaries could use either value."""
     assert set(REPEATED) == {name.decode() for name in token_auth._ONCE}
     others = {"authorization": "Authorization: Basic x", "origin": "Origin: http://evil.example", "host": "Host: x"}
     wrong = []
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address = await port_of(server, kind)
         for name, (line, expected) in REPEATED.items():
             rest = tuple(item for item in (HOST, TOKEN, JSON) if item != line)
@@ -174,7 +174,7 @@ async def test_a_header_that_decides_comes_once(kind: str) -> None:
     assert not wrong
 
 
-async def test_a_visit_from_elsewhere_needs_all_of_its_marks() -> None:
+async def test_navigation_from_other_site_needs_all_fetch_metadata() -> None:
     site = "Sec-Fetch-Site: cross-site"
     mode, target = "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"
     rows = [
@@ -190,15 +190,15 @@ async def test_a_visit_from_elsewhere_needs_all_of_its_marks() -> None:
         ("GET", "/v1/health", (), 401),
         ("GET", "/v1/health", (TOKEN,), 200),
     ]
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address = await port_of(server, "page")
         found = [await status_of(address, method, (HOST, *lines), "", path) for method, path, lines, _ in rows]
     assert found == [expected for *_, expected in rows]
 
 
-async def test_what_a_page_may_say_without_a_token() -> None:
-    """Three paths, posted, by the user of this server."""
-    async with place() as where, serving(where) as server:
+async def test_requests_of_page_without_token() -> None:
+    """Three paths, with POST, by the user of this server."""
+    async with server_directory() as directory, in_process_server(directory) as server:
         address = await port_of(server, "page")
         for path in ("/v1/web/exchange", "/v1/web/hello", "/v1/web/return"):
             assert await status_of(address, "POST", (HOST, JSON), "{}", path) == 400, "the body is looked at"
@@ -221,26 +221,24 @@ OTHER = LINES.replace("0100007F:", "0000000000000000FFFF00000100007F:").replace(
     [(LINES, OTHER, 8), ("", OTHER, 9), ("", "", None), ("broken\n" + LINES, "", 8), (LINES[:150], "", None)],
     ids=["as it is", "as an IPv6 socket", "neither", "a strange line before it", "cut"],
 )
-def test_the_user_of_a_tcp_client_is_on_its_own_line(
+def test_user_of_tcp_client_is_read_from_its_own_line(
     tcp: str, tcp6: str, uid: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not on the server's, which is the same with both ends exchanged."""
+    """The line of the server, which has both ends exchanged, is ignored."""
     tables = {"/proc/self/net/tcp": tcp, "/proc/self/net/tcp6": tcp6}
     monkeypatch.setattr(listen, "open", lambda path, **_: io.StringIO(tables[path]), raising=False)
     assert listen._tcp_uid(("127.0.0.1", 80), 8080) == uid
 
 
 @pytest.mark.parametrize(("uid", "admitted"), [(None, True), (0, True), (1000, True), (1001, False)])
-def test_who_counts_as_the_user_of_the_page(uid: int | None, admitted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admitted_users_of_page(uid: int | None, admitted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listen, "_tcp_uid", lambda *_: uid)
     monkeypatch.setattr("os.getuid", lambda: 1000)
     assert listen.may_be_our_own(("127.0.0.1", 1), 2) is admitted
 
 
 @pytest.mark.parametrize(("uid", "admitted"), [(None, True), (0, False), (1000, True), (1001, False), ("gone", False)])
-def test_who_is_admitted_at_the_unix_socket(
-    uid: int | str | None, admitted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_admitted_users_of_unix_socket(uid: int | str | None, admitted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def peer(_: socket.socket) -> int | None:
         if isinstance(uid, str):
             raise OSError
@@ -256,7 +254,7 @@ def test_who_is_admitted_at_the_unix_socket(
     ("host", "exposed"),
     [("127.0.0.1", False), ("127.0.0.2", False), ("::1", False), ("::ffff:127.0.0.1", False), ("0.0.0.0", True)],
 )
-def test_which_addresses_other_machines_can_reach(host: str, exposed: bool) -> None:
+def test_addresses_reachable_from_other_machines(host: str, exposed: bool) -> None:
     class Listener:
         def getsockname(self) -> tuple[str, int]:
             return host, 1
@@ -264,17 +262,17 @@ def test_which_addresses_other_machines_can_reach(host: str, exposed: bool) -> N
     assert token_auth.is_exposed(Listener()) is exposed  # type: ignore[arg-type]
 
 
-async def test_the_environment_of_a_client_is_shown_at_the_unix_socket_only() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
-        client, _ = await server.opened()
-        await client.create_workspace(where.project("other"), env=("A=1",))
+async def test_environment_of_client_is_returned_over_unix_socket_only() -> None:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+        client, _ = await server.open_workspace()
+        await client.create_workspace(directory.project("other"), env=("A=1",))
         page = await server.client(await port_of(server, "page"))
         for asker, expected in ((client, ("A=1",)), (await server.client(server.tcp), ()), (page, ())):
             assert [item.env for item in await asker.list_workspaces()] == [(), expected]
 
 
-async def test_a_link_is_made_and_unmade_at_the_unix_socket_only() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+async def test_links_are_created_and_revoked_over_unix_socket_only() -> None:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         page = await port_of(server, "page")
         for address in (server.tcp, page):
             for method, body in (("POST", '{"port":0}'), ("DELETE", "")):

@@ -1,4 +1,4 @@
-"""The server between two of its parts, and on the path after a failure."""
+"""Interaction of server components, and behaviour after a failure."""
 
 import asyncio
 import json
@@ -24,37 +24,34 @@ from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
 from server.helpers import (
     EchoModel,
     FeedModel,
-    Place,
     RawStream,
-    collect,
+    ServerDirectory,
+    collect_run_ends,
     exchange,
-    inside,
+    in_process_server,
     open_raw,
-    place,
-    prompt,
-    serving,
+    raw_request,
+    send_prompt,
+    server_directory,
 )
 
-_MOST = 5_000_000
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
-# Opening and opening again
+# Open and reopen
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its flags and environment; if it cannot be opened again it is gone, and keeps nobody."""
+async def test_work_during_close_reopens_workspace_unchanged(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its flags and environment; if it cannot be reopened, it is removed with its claims."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
     async with (
-        place() as where,
-        serving(where, model, graces=GracePeriods(create=1e9), leaves_when_idle=True) as server,
+        server_directory() as directory,
+        in_process_server(directory, model, graces=GracePeriods(create=1e9), leaves_when_idle=True) as server,
     ):
         manager, gate, reopened = server.manager, Gate(), []
         client = await server.client()
-        workspace = (await client.create_workspace(where.project(), yolo=True, debug=True, env=("A=1",))).id
+        workspace = (await client.create_workspace(directory.project(), yolo=True, debug=True, env=("A=1",))).id
         close, find = manager.services.close_workspace, manager.services.open_workspace
 
         async def held(closing: Workspace) -> None:
@@ -82,48 +79,46 @@ async def test_work_that_comes_while_a_workspace_closes_finds_it_as_it_was(
 
         monkeypatch.setattr(manager, "apply", noted)
         gate.open()
-        await until(lambda: reopened and workspace not in manager.presence.workspaces, most=_MOST)
+        await until(lambda: reopened and workspace not in manager.presence.workspaces)
         assert reopened == [{"A": "1"}]
         assert not manager.handles
         assert set(seen) == (set() if fails else {(True, True, ("A=1",))})
         monkeypatch.undo()
-        assert (await client.create_workspace(where.project())).id == workspace
+        assert (await client.create_workspace(directory.project())).id == workspace
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable, RuntimeError])
-async def test_a_server_answers_though_unfinished_work_cannot_be_looked_for(
+async def test_server_starts_although_unfinished_runs_cannot_be_listed(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_: SqliteLedger) -> Sequence[str]:
         raise error
 
     monkeypatch.setattr(SqliteLedger, "unfinished_workspaces", refuse)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             assert await client.list_workspaces() == ()
-            await client.create_workspace(where.project())
+            await client.create_workspace(directory.project())
 
 
-async def left_over(where: Place, names: Sequence[str]) -> None:
-    """Workspaces of a server that was stopped while a run was at work in each of them, and another waited."""
+async def stopped_with_unfinished_runs(directory: ServerDirectory, names: Sequence[str]) -> None:
+    """Return workspaces of a server that was stopped with one active and one waiting run in each."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
     model.before.shut()
-    async with serving(where, model) as server:
+    async with in_process_server(directory, model) as server:
         for name in names:
-            client, workspace = await server.opened(name)
+            client, workspace = await server.open_workspace(name)
             session = (await client.create_session(workspace, "s")).id
-            await prompt(client, workspace, session, "one", f"{name}-1")
-            await prompt(client, workspace, session, "two", f"{name}-2")
+            await send_prompt(client, workspace, session, "one", f"{name}-1")
+            await send_prompt(client, workspace, session, "two", f"{name}-2")
         await model.before.reached.wait()
 
 
 @pytest.mark.parametrize("trouble", ["removed", "refused"])
-async def test_each_unfinished_workspace_is_taken_up_whatever_becomes_of_another(
-    trouble: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with place() as where:
-        await left_over(where, ("a", "b", "c"))
+async def test_recovery_of_each_workspace_is_independent(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_directory() as directory:
+        await stopped_with_unfinished_runs(directory, ("a", "b", "c"))
         opened = SqliteLedger.open_workspace
 
         async def sometimes(ledger: SqliteLedger, path: str) -> Any:  # noqa: ANN401
@@ -133,65 +128,65 @@ async def test_each_unfinished_workspace_is_taken_up_whatever_becomes_of_another
 
         monkeypatch.setattr(SqliteLedger, "open_workspace", sometimes)
         if trouble == "removed":
-            (where.root / "a").rmdir()
+            (directory.root / "a").rmdir()
         model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
         model.before.shut()
-        async with serving(where, model, graces=GracePeriods(create=1e9)) as server:
+        async with in_process_server(directory, model, graces=GracePeriods(create=1e9)) as server:
             client = await server.client()
             found_open = {Path(item.path).name for item in await client.list_workspaces()}
             assert found_open == {"b", "c"}, "without any client"
             monkeypatch.undo()
             model.before.open()
             for name in ("b", "c"):
-                found = await client.create_workspace(where.project(name))
-                await collect(client, found.id, [f"{name}-2"])
+                found = await client.create_workspace(directory.project(name))
+                await collect_run_ends(client, found.id, [f"{name}-2"])
                 assert (await client.get_run(found.id, RunId(f"{name}-1"))).outcome == "interrupted"
                 assert (await client.get_run(found.id, RunId(f"{name}-2"))).outcome == "completed"
 
 
-async def test_an_unfinished_workspace_closes_when_its_work_is_done() -> None:
-    """Nobody has come: it is opened for its work, and only for that."""
-    async with place() as where:
-        await left_over(where, ("a",))
+async def test_recovered_workspace_closes_when_its_work_is_done() -> None:
+    """No client has connected: the workspace is opened for its unfinished runs only."""
+    async with server_directory() as directory:
+        await stopped_with_unfinished_runs(directory, ("a",))
         model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
         model.before.shut()
-        async with serving(where, model) as server:
+        async with in_process_server(directory, model) as server:
             await model.before.reached.wait()
             await settle_down()
             assert len(server.manager.handles) == 1
             model.before.open()
-            await until(lambda: not server.manager.handles, most=_MOST)
+            await until(lambda: not server.manager.handles)
 
 
-async def test_who_leaves_while_a_workspace_is_opened_does_not_take_it_along(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disconnect_during_open_does_not_cancel_open(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, opened = Gate(), SqliteLedger.open_workspace
 
     async def held(ledger: SqliteLedger, path: str) -> Any:  # noqa: ANN401
         await gate()
         return await opened(ledger, path)
 
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         monkeypatch.setattr(SqliteLedger, "open_workspace", held)
-        body = {"path": where.project(), "client_id": "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"}
+        body = {"path": directory.project(), "client_id": "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"}
         _, writer = await open_raw(server.address)
-        writer.write(inside("/v1/workspaces", "POST", json.dumps(body).encode()))
+        writer.write(raw_request("/v1/workspaces", "POST", json.dumps(body).encode()))
         await gate.reached.wait()
         writer.transport.abort()
-        await exchange(server.address, inside("/v1/health"))
+        await exchange(server.address, raw_request("/v1/health"))
         gate.open()
-        await until(lambda: server.manager.handles, most=_MOST)
+        await until(lambda: server.manager.handles)
         assert server.manager.presence.creating == 0
 
 
-async def test_a_server_that_is_closed_answers_nothing_but_that() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_closed_server_refuses_every_request() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         server.manager.is_closed = True
         for path in ("/v1/workspaces", f"/v1/workspaces/{workspace}/sessions/{session}", "/v1/openapi.json"):
-            answer = await exchange(server.address, inside(path))
+            answer = await exchange(server.address, raw_request(path))
             assert (answer.status, "shutting down" in answer.json["message"]) == (503, True)
-        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+        assert (await exchange(server.address, raw_request("/v1/health"))).status == 200
         server.manager.is_closed = False
 
 
@@ -199,7 +194,7 @@ async def test_a_server_that_is_closed_answers_nothing_but_that() -> None:
 
 
 class Broken(EchoModel):
-    """Refuses whatever it is asked, once it is told to."""
+    """Model that raises an error once `broken` is set."""
 
     broken = False
 
@@ -210,14 +205,14 @@ class Broken(EchoModel):
             yield part
 
 
-async def test_a_summary_that_fails_says_why_and_leaves_nothing() -> None:
+async def test_failed_summary_returns_reason_and_stores_nothing() -> None:
     model = Broken()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
-        await prompt(client, workspace, session, "hello", "r1")
+        await send_prompt(client, workspace, session, "hello", "r1")
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         model.broken = True
         with pytest.raises(ServerProblem, match="The model has left") as caught:
             await client.summarize(workspace, session)
@@ -229,39 +224,39 @@ async def test_a_summary_that_fails_says_why_and_leaves_nothing() -> None:
         assert bus._readers == 0
 
 
-async def test_a_summary_ends_with_its_server() -> None:
+async def test_server_stop_ends_summary() -> None:
     model = FeedModel()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         model.words.put_nowait(None)
-        await prompt(client, workspace, session, "hello", "r1")
-        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+        await send_prompt(client, workspace, session, "hello", "r1")
+        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         model.asked.clear()
         asked = start(client.summarize(workspace, session))
         await model.asked.wait()
-        await asyncio.wait_for(server.stop(), PATIENCE)
+        await asyncio.wait_for(server.stop(), TIMEOUT)
         with pytest.raises(HoldfastError):
             await asked
 
 
-async def test_a_prompt_with_a_name_in_it_is_looked_up() -> None:
-    """Whether it begins with a slash or only names an agent."""
-    async with place() as where, serving(where) as server:
-        folder = Path(where.project()) / ".holdfast/agents"
+async def test_command_or_agent_name_in_prompt_is_resolved() -> None:
+    """For a command at the beginning and for the name of an agent within the text."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        folder = Path(directory.project()) / ".holdfast/agents"
         folder.mkdir(parents=True)
         (folder / "looker.md").write_text("---\nname: looker\ndescription: looks\n---\nLook.\n")
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         (folder.parent / "commands").mkdir()
         (folder.parent / "commands/greet.md").write_text("Greet.")
         texts = {"r1": "ask @looker about it", "r2": " /greet", "r3": "nobody is named"}
         for run, text in texts.items():
-            await prompt(client, workspace, session, text, run)
+            await send_prompt(client, workspace, session, text, run)
             record = await server.manager.ledger.run(workspace, RunId(run))
             assert record is not None
             assert (record.brief is not None) is (run != "r3"), text
-            await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy(), most=_MOST)
+            await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
         asked = [text_of(item) for item in await client.list_messages(workspace, session) if item.role == "user"]
         assert asked == list(texts.values())
 
@@ -269,13 +264,13 @@ async def test_a_prompt_with_a_name_in_it_is_looked_up() -> None:
 # Streams
 
 
-async def test_a_stock_client_that_comes_in_the_middle_gets_the_message_as_it_is() -> None:
+async def test_stock_client_that_connects_mid_message_receives_current_message() -> None:
     model = FeedModel()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:
-            await prompt(client, workspace, session, "go", "r1")
+            await send_prompt(client, workspace, session, "go", "r1")
             model.words.put_nowait("one ")
             async for item in events:
                 if "one " in str(item.event):
@@ -289,16 +284,16 @@ async def test_a_stock_client_that_comes_in_the_middle_gets_the_message_as_it_is
         stream.close()
 
 
-# What clients bring along, and what is told of a workspace
+# Extensions of clients, and the description of a workspace
 
 
-async def test_servers_that_a_client_lends_go_with_it() -> None:
-    """Not before, and not with another; those of the settings stay."""
+async def test_mcp_servers_of_client_stop_when_it_leaves() -> None:
+    """Not earlier and not with another client; servers of the configuration stay."""
     lent = {"lent": McpSettings(command="true", disabled=True)}
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9)) as server:
-        stays, workspace = await server.opened()
-        leaves, _ = await server.opened()
-        third, _ = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(create=1e9)) as server:
+        stays, workspace = await server.open_workspace()
+        leaves, _ = await server.open_workspace()
+        third, _ = await server.open_workspace()
         await stays.config_set(workspace, "mcp.own", {"command": "true", "disabled": True})
         await leaves.mcp_lend(workspace, lent)
         assert set(await stays.mcp_states(workspace)) == {"own", "lent"}
@@ -306,17 +301,17 @@ async def test_servers_that_a_client_lends_go_with_it() -> None:
         assert set(await stays.mcp_states(workspace)) == {"own", "lent"}
         await leaves.leave_workspace(workspace)
         assert set(await stays.mcp_states(workspace)) == {"own"}
-        other, _ = await server.opened()
+        other, _ = await server.open_workspace()
         await other.mcp_lend(workspace, lent)
         await other.retire_client()
         assert set(await stays.mcp_states(workspace)) == {"own"}
 
 
-async def test_a_workspace_names_the_errors_of_its_settings_only() -> None:
-    async with place() as where, serving(where) as server:
+async def test_workspace_lists_errors_of_its_own_settings_only() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         many = {f"key{number}": 1 for number in range(20)}
-        (Path(where.project()) / "crush.json").write_text(json.dumps({"options": {"debug": "loud"}, "tools": many}))
-        client, workspace = await server.opened()
+        (Path(directory.project()) / "crush.json").write_text(json.dumps({"options": {"debug": "loud"}, "tools": many}))
+        client, workspace = await server.open_workspace()
         found = await client.config_problems(workspace)
         errors = [item for item in found if item.severity == "error"]
         shown = (await client.get_workspace(workspace)).problems
@@ -325,9 +320,9 @@ async def test_a_workspace_names_the_errors_of_its_settings_only() -> None:
         assert len({item.severity for item in found}) >= 1
 
 
-async def test_jobs_of_a_snapshot_are_those_of_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_snapshot_lists_jobs_of_its_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         asked: list[SessionId | None] = []
         jobs = server.manager.handle(workspace).services.jobs
@@ -344,9 +339,9 @@ async def test_jobs_of_a_snapshot_are_those_of_its_session(monkeypatch: pytest.M
         assert asked == [None, session, session, None]
 
 
-async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_server_findings_are_listed_with_workspace_findings() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         server.observers.problems = lambda: (  # type: ignore[method-assign]
             Finding("telemetry", "warning", "nothing is sent"),
         )
@@ -355,12 +350,12 @@ async def test_troubles_of_the_server_are_found_with_those_of_the_workspace() ->
             assert found[0] == "telemetry" if expected is None else found == expected
 
 
-async def test_an_environment_that_a_page_sends_counts_before_that_of_its_link() -> None:
-    async with place() as where, serving(where) as server:
+async def test_environment_sent_by_page_overrides_that_of_its_link() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         opened = await server.application.web.open()
         token = opened.exchange(opened.link(("A=1",)).code).token
         address = server.address._replace(path="", host="127.0.0.1", port=opened.app.port, token=token)
         page = await server.client(address)
         for name, env in (("first", ("B=2",)), ("second", ())):
-            workspace = (await page.create_workspace(where.project(name), env=env)).id
+            workspace = (await page.create_workspace(directory.project(name), env=env)).id
             assert server.manager.handle(WorkspaceId(workspace)).env == (env or ("A=1",))

@@ -1,4 +1,4 @@
-"""Bad input: a clear error, never a 5xx, nothing stored, nothing echoed."""
+"""Invalid input: a clear error, never a 5xx, nothing stored, nothing echoed."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,16 @@ import pytest
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import SessionId
 from holdfast.protocol.routes import ROUTES, Route
-from server.helpers import Answer, Server, exchange, inside, open_raw, place, prompt, serving
+from server.helpers import (
+    RawResponse,
+    Server,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    send_prompt,
+    server_directory,
+)
 
 _CANARY = "c4n4ry-7f3a"
 _CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
@@ -26,8 +35,8 @@ def filled(route: Route, workspace: str, name: str = "nothing") -> str:
     return path + ("?" + "&".join(query) if query else "")
 
 
-def check(answer: Answer, statuses: set[int]) -> None:
-    """A 4xx in the one shape errors have, without the input."""
+def check(answer: RawResponse, statuses: set[int]) -> None:
+    """Check that a response is a 4xx in the common error format and does not contain the input."""
     assert answer.status in statuses, (answer.status, answer.body[:200])
     assert _CANARY.encode() not in answer.body
     if answer.head.headers.get("content-type", "").startswith("application/json"):
@@ -36,9 +45,9 @@ def check(answer: Answer, statuses: set[int]) -> None:
 
 
 async def stored(server: Server, workspace: str) -> list[object]:
-    """What a mistake must not change."""
+    """Return the stored state that an invalid request must not change."""
     paths = (f"/v1/workspaces/{workspace}", f"/v1/workspaces/{workspace}/snapshot", "/v1/workspaces")
-    return [(await exchange(server.address, inside(path))).json for path in paths]
+    return [(await exchange(server.address, raw_request(path))).json for path in paths]
 
 
 _NAMES = ("session_id", "prompt", "run_id", "path", "title", "key", "skip", "command", "model", "scope", "position")
@@ -67,17 +76,18 @@ _TAKES_ANY_OBJECT = {
 
 
 @pytest.mark.parametrize("kind", _BODIES)
-async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
+async def test_body_of_wrong_type_is_refused(kind: str) -> None:
     body = _BODIES[kind]
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         before = await stored(server, workspace)
         for route in ROUTES:
             if route.request is None:
                 continue
-            answer = await exchange(server.address, inside(filled(route, workspace), route.method, body))
+            answer = await exchange(server.address, raw_request(filled(route, workspace), route.method, body))
             if answer.status < 300:
-                # Some bodies are fine by accident: an object without what a route needs, where it needs nothing.
+                # Some of these bodies are valid for some routes, for example an object without fields where none is
+                # required.
                 assert route.name in _TAKES_ANY_OBJECT | {"init_agent"}, (route.name, kind)
             else:
                 check(answer, {400, 404, 409})
@@ -85,7 +95,7 @@ async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "message"),
     [
         ("/v1/workspaces", b"{}", "path is required"),
         ("/v1/workspaces", b'{"path":"/"}', "invalid client_id"),
@@ -97,44 +107,44 @@ async def test_bodies_that_are_not_what_a_route_takes(kind: str) -> None:
         ("config/provider-key", b'{"provider_id":"x","kind":"c4n4ry-7f3a","api_key":"k"}', "unsupported api key kind"),
     ],
 )
-async def test_what_is_wrong_with_a_body_is_said(path: str, body: bytes, said: str) -> None:
-    """Where, and what was expected there: whoever wrote it sees what to change."""
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+async def test_error_names_invalid_field_of_body(path: str, body: bytes, message: str) -> None:
+    """The message names the position and the expected type."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         target = path if path.startswith("/") else f"/v1/workspaces/{workspace}/{path}"
-        answer = await exchange(server.address, inside(target, "POST", body))
+        answer = await exchange(server.address, raw_request(target, "POST", body))
         check(answer, {400})
-        assert said in answer.json["message"]
+        assert message in answer.json["message"]
 
 
-async def test_a_body_that_is_too_large() -> None:
-    """33 MiB: 413, read or not, told by its length or in chunks; the server goes on."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_body_above_limit_is_413() -> None:
+    """33 MiB: 413, read or not, with a length or in chunks; the server continues."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         path = f"/v1/workspaces/{workspace}/agent"
         body = b'{"session_id":"%s","prompt":"%s"}' % (session.encode(), b"x" * (33 * 1024 * 1024))
-        check(await exchange(server.address, inside(path, "POST", body)), {413})
-        announced = inside(path, "POST", headers=["Content-Length: 34603008"])
+        check(await exchange(server.address, raw_request(path, "POST", body)), {413})
+        announced = raw_request(path, "POST", headers=["Content-Length: 34603008"])
         check(await exchange(server.address, announced), {413})
-        chunked = inside(path, "POST", headers=["Transfer-Encoding: chunked"])
+        chunked = raw_request(path, "POST", headers=["Transfer-Encoding: chunked"])
         chunked += b"".join(b"100000\r\n" + b"x" * 0x100000 + b"\r\n" for _ in range(33)) + b"0\r\n\r\n"
         check(await exchange(server.address, chunked), {413})
         assert await client.list_runs(workspace) == ()
         under = b'{"session_id":"%s","prompt":" %s"}' % (session.encode(), b" " * (1024 * 1024))
-        check(await exchange(server.address, inside(path, "POST", under)), {400})
+        check(await exchange(server.address, raw_request(path, "POST", under)), {400})
 
 
-async def test_wrong_methods_and_unknown_paths() -> None:
-    """405 and 404, in plain text as stock clients know them."""
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+async def test_wrong_method_is_405_and_unknown_path_404() -> None:
+    """405 and 404, in plain text as stock clients expect them."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         methods: dict[str, set[str]] = {}
         for route in ROUTES:
             methods.setdefault(route.full_path, set()).add(route.method)
         for route in ROUTES:
             for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - methods[route.full_path]:
-                answer = await exchange(server.address, inside(filled(route, workspace), method))
+                answer = await exchange(server.address, raw_request(filled(route, workspace), method))
                 assert answer.status == 405, (method, route.path)
         for path in (
             "/",
@@ -145,9 +155,9 @@ async def test_wrong_methods_and_unknown_paths() -> None:
             "/v1/workspaces//",
             "/v1/../etc/passwd",
         ):
-            answer = await exchange(server.address, inside(path))
+            answer = await exchange(server.address, raw_request(path))
             check(answer, {404})
-        head = await exchange(server.address, inside("/v1/health", "HEAD"))
+        head = await exchange(server.address, raw_request("/v1/health", "HEAD"))
         assert head.status in (200, 405)
 
 
@@ -155,10 +165,10 @@ async def test_wrong_methods_and_unknown_paths() -> None:
     "name",
     ["%2e%2e", "%00", "a%2Fb", "%ff%fe", "%F0%9F%92%A9", "a" * 5000, "%27%3B--", "-1", "%25", "$$child", _CANARY, "%"],
 )
-async def test_ids_of_all_kinds(name: str) -> None:
-    """As a workspace 404; as a session or a run a 4xx, or the empty answer of one that has nothing."""
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+async def test_unusual_ids_are_4xx_or_empty(name: str) -> None:
+    """As a workspace 404; as a session or a run a 4xx or an empty result."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         before = await stored(server, workspace)
         for route in ROUTES:
             if "{id}" not in route.path:
@@ -166,26 +176,26 @@ async def test_ids_of_all_kinds(name: str) -> None:
             path = filled(route, "@", "x").replace("@", name)
             body = b"{}" if route.request is not None else None
             if not route.streams and 404 in route.errors and route.request is None:
-                check(await exchange(server.address, inside(path, route.method, body)), {404})
+                check(await exchange(server.address, raw_request(path, route.method, body)), {404})
             if "{sid}" in route.path or "{run_id}" in route.path:
                 path = filled(route, workspace, "@").replace("%40", name)
-                answer = await exchange(server.address, inside(path, route.method, body))
+                answer = await exchange(server.address, raw_request(path, route.method, body))
                 if answer.status != 200:
                     check(answer, {400, 404, 409})
         assert await stored(server, workspace) == before
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "", "1.5", "1e3", "%31%00", "9" * 19, "9" * 400, "٣", "+1", " 1"])
-async def test_numbers_that_are_none(value: str) -> None:
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+async def test_invalid_numbers_are_refused(value: str) -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         base = f"/v1/workspaces/{workspace}"
         given = quote(value, safe="%")
         for path in (f"/runs?limit={given}", f"/runs?before={given}", f"/events?since={given}"):
-            check(await exchange(server.address, inside(base + path)), {400})
+            check(await exchange(server.address, raw_request(base + path)), {400})
         is_header = value.strip() == value and value.isascii() and "%" not in value
         header = [f"Last-Event-ID: {value}" if is_header else "Last-Event-ID: x"]
-        check(await exchange(server.address, inside(base + "/events", headers=header)), {400})
+        check(await exchange(server.address, raw_request(base + "/events", headers=header)), {400})
 
 
 @pytest.mark.parametrize(
@@ -203,34 +213,37 @@ async def test_numbers_that_are_none(value: str) -> None:
         "\ud800",
     ],
 )
-async def test_directories_that_are_none(path: str) -> None:
-    async with place() as where, serving(where) as server:
+async def test_invalid_directories_are_refused(path: str) -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         for env in ([], ["PWD=relative"], ["PWD"], ["=", "PWD=/nowhere/c4n4ry-7f3a"]):
             body = json.dumps({"id": "", "path": path, "client_id": _CLIENT, "env": env}).encode()
-            check(await exchange(server.address, inside("/v1/workspaces", "POST", body)), {400})
+            check(await exchange(server.address, raw_request("/v1/workspaces", "POST", body)), {400})
         assert server.manager.handles == []
 
 
 @pytest.mark.parametrize("client", ["", "x", "0" * 31, _CANARY, "{}", "\0"])
-async def test_client_ids_that_are_none(client: str) -> None:
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
-        body = json.dumps({"id": "", "path": where.project("other"), "client_id": client}).encode()
-        check(await exchange(server.address, inside("/v1/workspaces", "POST", body)), {400})
+async def test_invalid_client_ids_are_refused(client: str) -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
+        body = json.dumps({"id": "", "path": directory.project("other"), "client_id": client}).encode()
+        check(await exchange(server.address, raw_request("/v1/workspaces", "POST", body)), {400})
         given = quote(client, safe="")
         base = f"/v1/workspaces/{workspace}"
-        check(await exchange(server.address, inside(f"{base}?client_id={given}", "DELETE")), {400})
-        check(await exchange(server.address, inside(f"{base}/current-session?client_id={given}", "POST", b"{}")), {400})
+        check(await exchange(server.address, raw_request(f"{base}?client_id={given}", "DELETE")), {400})
+        check(
+            await exchange(server.address, raw_request(f"{base}/current-session?client_id={given}", "POST", b"{}")),
+            {400},
+        )
         if client:
-            check(await exchange(server.address, inside(f"{base}/events?client_id={given}")), {400})
-            check(await exchange(server.address, inside(f"/v1/clients/{given}", "DELETE")), {400})
+            check(await exchange(server.address, raw_request(f"{base}/events?client_id={given}")), {400})
+            check(await exchange(server.address, raw_request(f"/v1/clients/{given}", "DELETE")), {400})
         assert len(server.manager.handles) == 1
 
 
-async def test_configuration_of_any_shape_breaks_no_answer() -> None:
-    """Whatever is set, the answers keep the shape clients insist on."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_unusual_configuration_keeps_response_format() -> None:
+    """Responses keep the form that clients require, whatever is configured."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         values: list[object] = [
             5,
             None,
@@ -244,10 +257,12 @@ async def test_configuration_of_any_shape_breaks_no_answer() -> None:
         for key in ("providers", "options", "options.tui", "models", "models.large", "providers.demo", "a.b.c"):
             for value in values:
                 body = json.dumps({"key": key, "value": value, "scope": 1}).encode()
-                answer = await exchange(server.address, inside(f"/v1/workspaces/{workspace}/config/set", "POST", body))
+                answer = await exchange(
+                    server.address, raw_request(f"/v1/workspaces/{workspace}/config/set", "POST", body)
+                )
                 assert answer.status in (200, 400)
                 for path in ("", "/config", "/providers", "/snapshot"):
-                    shown = await exchange(server.address, inside(f"/v1/workspaces/{workspace}{path}"))
+                    shown = await exchange(server.address, raw_request(f"/v1/workspaces/{workspace}{path}"))
                     assert shown.status == 200, (key, value, path)
                     assert _CANARY.encode() not in shown.body
                 config = await client.get_config(workspace)
@@ -258,15 +273,15 @@ async def test_configuration_of_any_shape_breaks_no_answer() -> None:
             check(
                 await exchange(
                     server.address,
-                    inside(f"/v1/workspaces/{workspace}/config/set", "POST", json.dumps({"key": key}).encode()),
+                    raw_request(f"/v1/workspaces/{workspace}/config/set", "POST", json.dumps({"key": key}).encode()),
                 ),
                 {400},
             )
 
 
-async def test_what_is_not_even_http() -> None:
-    """Noise gets a 400 or an end; huge heads are cut off; the server goes on."""
-    async with place() as where, serving(where) as server:
+async def test_non_http_input_is_refused() -> None:
+    """Noise gets a 400 or a closed connection; large heads are cut off; the server continues."""
+    async with server_directory() as directory, in_process_server(directory) as server:
         for noise in (
             b"\0" * 100,
             b"HELO\r\n\r\n",
@@ -292,16 +307,16 @@ async def test_what_is_not_even_http() -> None:
         assert (await exchange(server.address, absolute)).status == 200
 
 
-async def test_what_was_refused_leaves_nothing_for_the_collector() -> None:
-    """R11: a body that was refused is gone at once, however large; a collector counts it as one object of many."""
-    async with place() as where, serving(where) as server:
+async def test_r11_refused_body_is_freed_at_once() -> None:
+    """R11: a refused body is freed at once, however large; the garbage collector counts it as one object of many."""
+    async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
-        workspace = await client.create_workspace(where.project())
+        workspace = await client.create_workspace(directory.project())
         gc.collect()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             with pytest.raises(ServerProblem, match="no such session"):
-                await prompt(client, workspace.id, SessionId("none"), "x" * 1_000_000)
+                await send_prompt(client, workspace.id, SessionId("none"), "x" * 1_000_000)
             gc.collect()
             frames = [found.f_code.co_qualname for found in gc.garbage if isinstance(found, FrameType)]
         finally:

@@ -1,4 +1,4 @@
-"""R11: what a server holds when its workspaces have been closed."""
+"""R11: memory of a server after its workspaces have been closed."""
 
 import asyncio
 import gc
@@ -9,9 +9,9 @@ import pytest
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.server import workspace_manager
 from holdfast.server.workspace_manager import release_memory
-from server.helpers import EchoModel, Server, collect, place, prompt, serving
+from server.helpers import EchoModel, Server, collect_run_ends, in_process_server, send_prompt, server_directory
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 NOT_THE_SERVERS = ("holdfast.client.", "holdfast.http11.", "holdfast.testing.")
 
 
@@ -28,20 +28,20 @@ def _objects() -> Counter[str]:
     )
 
 
-async def _used(server: Server, names: list[str], released: asyncio.Event) -> None:
-    """Open workspaces, work in them with a stream open, and close them."""
+async def _open_and_close(server: Server, names: list[str], released: asyncio.Event) -> None:
+    """Open workspaces, work in them with an open stream, and close them."""
     for name in names:
-        client, workspace = await server.opened(name)
+        client, workspace = await server.open_workspace(name)
         session = (await client.create_session(workspace, name)).id
         runs = [f"r{number}" for number in range(3)]
         async with client.events(workspace, since=0):
             for run in runs:
-                await prompt(client, workspace, session, "words=5", run)
-            await collect(client, workspace, runs)
+                await send_prompt(client, workspace, session, "words=5", run)
+            await collect_run_ends(client, workspace, runs)
         released.clear()
         await client.leave_workspace(workspace)
         await client.close()
-        await asyncio.wait_for(released.wait(), PATIENCE)
+        await asyncio.wait_for(released.wait(), TIMEOUT)
 
 
 async def test_r11_a_closed_workspace_leaves_no_objects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,33 +54,33 @@ async def test_r11_a_closed_workspace_leaves_no_objects(monkeypatch: pytest.Monk
     monkeypatch.setattr(workspace_manager, "_RELEASE_SECONDS", 0.0)
     monkeypatch.setattr(workspace_manager, "release_memory", release)
     model = EchoModel()
-    async with place() as where, serving(where, model) as server:
-        await _used(server, ["warm"], released)
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        await _open_and_close(server, ["warm"], released)
         model.requests.clear()
         before = _objects()
-        await _used(server, ["a", "b", "c"], released)
+        await _open_and_close(server, ["a", "b", "c"], released)
         model.requests.clear()
         more = _objects() - before
     assert not {name: count for name, count in more.items() if count > 2}, "fewer than one for each workspace"
 
 
-async def test_r11_frames_that_every_reader_has_are_dropped() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_r11_frames_sent_to_every_reader_are_dropped() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         bus = server.manager.handle(workspace).workspace.bus
         for run in ("a", "b"):
             async with client.events(workspace, since=0) as events:
-                await prompt(client, workspace, session, "words=50", run)
+                await send_prompt(client, workspace, session, "words=50", run)
                 async for item in events:
                     if isinstance(item.event, RunCompleteEvent):
                         break
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     while bus.waiting < 1:
                         await client.health()
                 assert bus.held == 0, "the reader has everything"
-        await prompt(client, workspace, session, "words=50", "c")
-        await collect(client, workspace, ["c"])
-        async with asyncio.timeout(PATIENCE):
+        await send_prompt(client, workspace, session, "words=50", "c")
+        await collect_run_ends(client, workspace, ["c"])
+        async with asyncio.timeout(TIMEOUT):
             while bus.held:
                 await client.health()

@@ -1,7 +1,8 @@
-"""Requests that fail, while the server is open and while it closes; connections that a closing server ends."""
+"""Requests that fail while the server is open or closing, and connections that a closing server ends."""
 
 import asyncio
 import logging
+import socket
 
 import pytest
 
@@ -9,7 +10,7 @@ from holdfast.domain.errors import BadRequest, Conflict, StorageDetached
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.error_status import UnknownWorkspace
-from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
+from holdfast.server.http.connection import Connection, HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from holdfast.server.http.request import Request
 from holdfast.server.presence import Stop
@@ -17,11 +18,11 @@ from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import Gate, settle_down, start, until
 from server import helpers
-from server.helpers import exchange, inside, open_raw, place, read_until, serving
+from server.helpers import exchange, in_process_server, open_raw, raw_request, read_until, server_directory
 
-PATIENCE = 20.0
-NO_LOOK = GracePeriods(look=1e9)
-"""Nobody looks at the storage by itself: what is reported was noticed by the request."""
+TIMEOUT = 20.0
+NO_PERIODIC_CHECK = GracePeriods(check_interval=1e9)
+"""Disables the periodic check of the storage, so that the request itself detects the failure."""
 
 
 @pytest.mark.parametrize(
@@ -36,25 +37,25 @@ NO_LOOK = GracePeriods(look=1e9)
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_an_unexpected_error_of_a_request_is_503_while_the_server_closes(
+async def test_unexpected_request_error_is_503_during_close(
     error: Exception,
     status: int,
     while_closing: int,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What the request itself is to blame for keeps its own status."""
+    """Errors caused by the request keep their own status."""
     gates = [Gate(), Gate()]
     waiting = iter(gates)
 
-    async def torn(_: Request) -> None:
+    async def fail_request(_: Request) -> None:
         await next(waiting)()
         raise error
 
-    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
-    async with place() as where, serving(where) as server:
+    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": fail_request})
+    async with server_directory() as directory, in_process_server(directory) as server:
         for gate, expected in zip(gates, (status, while_closing), strict=True):
-            asked = start(exchange(server.address, inside("/v1/workspaces")))
+            asked = start(exchange(server.address, raw_request("/v1/workspaces")))
             await gate.reached.wait()
             if gate is gates[1]:
                 server.manager.apply(Stop())
@@ -68,16 +69,16 @@ async def test_an_unexpected_error_of_a_request_is_503_while_the_server_closes(
 
 
 @pytest.mark.parametrize("route", ["create_session", "update_session", "send_prompt"])
-async def test_a_request_that_finds_the_storage_gone_reports_it_to_everybody_before_its_answer(
+async def test_request_that_detects_missing_storage_notifies_clients_before_response(
     route: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "holdfast.server")
-    async with place() as where, serving(where, graces=NO_LOOK) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, graces=NO_PERIODIC_CHECK) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
-            where.data.rename(where.data.with_name("away"))
+            directory.data.rename(directory.data.with_name("away"))
             answer = await exchange(server.address, _writing(route, workspace, session))
             assert (answer.status, "is gone" in answer.json["message"]) == (503, True)
             assert caplog.text.count("nothing can be stored") == 1
@@ -85,26 +86,26 @@ async def test_a_request_that_finds_the_storage_gone_reports_it_to_everybody_bef
             assert "is gone" in str(seen[-1].event)
             await exchange(server.address, _writing(route, workspace, session))
         assert caplog.text.count("nothing can be stored") == 1, "a change is reported once"
-        where.data.with_name("away").rename(where.data)
+        directory.data.with_name("away").rename(directory.data)
 
 
 def _writing(route: str, workspace: WorkspaceId, session: SessionId) -> bytes:
     base = f"/v1/workspaces/{workspace}"
     if route == "create_session":
-        return inside(f"{base}/sessions", "POST", b'{"title":"x"}')
+        return raw_request(f"{base}/sessions", "POST", b'{"title":"x"}')
     if route == "update_session":
-        return inside(f"{base}/sessions/{session}", "PUT", b'{"id":"%s","title":"y"}' % session.encode())
-    return inside(f"{base}/agent", "POST", b'{"session_id":"%s","prompt":"x","run_id":"r1"}' % session.encode())
+        return raw_request(f"{base}/sessions/{session}", "PUT", b'{"id":"%s","title":"y"}' % session.encode())
+    return raw_request(f"{base}/agent", "POST", b'{"session_id":"%s","prompt":"x","run_id":"r1"}' % session.encode())
 
 
-async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_request_checks_storage_only_after_storage_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = iter([Conflict("torn"), RuntimeError("torn"), StorageDetached("It is gone.")])
 
-    async def torn(_: Request) -> None:
+    async def fail_request(_: Request) -> None:
         raise next(errors)
 
-    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": torn})
-    async with place() as where, serving(where, graces=NO_LOOK) as server:
+    monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": fail_request})
+    async with server_directory() as directory, in_process_server(directory, graces=NO_PERIODIC_CHECK) as server:
         looks: list[int] = []
         look = server.manager.ledger.problem
 
@@ -115,13 +116,39 @@ async def test_only_storage_that_is_gone_is_looked_at_after_a_request_failed(mon
         monkeypatch.setattr(server.manager.ledger, "problem", problem)
         seen = []
         for _ in range(3):
-            answer = await exchange(server.address, inside("/v1/workspaces"))
+            answer = await exchange(server.address, raw_request("/v1/workspaces"))
             seen.append((answer.status, len(looks)))
         assert seen == [(409, 0), (500, 0), (503, 1)]
 
 
+@pytest.mark.parametrize("closing", ["stop", "leave"])
+async def test_a_connection_that_is_reported_after_the_server_closed_is_aborted(closing: str) -> None:
+    """The event loop accepts a connection some iterations before it reports it."""
+
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
+        server = HttpServer()
+        await server.listen(listener.socket, answer)
+        if closing == "stop":
+            await server.stop(0.0)
+        else:
+            server.leave(answer)
+        client, accepted = socket.socketpair()
+        await server.loop.connect_accepted_socket(lambda: Connection(server, answer), accepted)
+        client.setblocking(False)
+        assert await asyncio.wait_for(server.loop.sock_recv(client, 1), TIMEOUT) == b""
+        assert not server.connections
+        client.close()
+        await server.stop(0.0)
+        listener.close()
+
+
 BODY = 5
-WHOLE = inside("/", "POST", b"x" * BODY)
+WHOLE = raw_request("/", "POST", b"x" * BODY)
 STATES: dict[str, tuple[bytes, bytes, int]] = {
     "idle": (b"", b"", 0),
     "answered and kept": (WHOLE, b"", 1),
@@ -130,12 +157,12 @@ STATES: dict[str, tuple[bytes, bytes, int]] = {
     "asked, its body half sent": (WHOLE[:-2], WHOLE[-2:], 1),
     "its head half sent": (WHOLE[:20], b"", 0),
 }
-"""What was sent before the server began to close, what after, and how many answers come."""
+"""Bytes sent before the server began to close, bytes sent afterwards, and the expected number of responses."""
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_closing_server_ends_every_connection_after_the_answer_that_is_due(state: str) -> None:
-    """At once if none is due; nobody waits for the time that slow readers have."""
+async def test_closing_server_ends_connections_after_due_response(state: str) -> None:
+    """At once if no response is due; the grace period for slow readers is not used."""
     before, after, answers = STATES[state]
     gate = Gate()
 
@@ -147,11 +174,11 @@ async def test_a_closing_server_ends_every_connection_after_the_answer_that_is_d
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    async with place() as where:
-        listener = UnixListener(where.socket)
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
         server = HttpServer()
         await server.listen(listener.socket, slow)
-        reader, writer = await open_raw(where.address)
+        reader, writer = await open_raw(directory.address)
         await until(lambda: len(list(server.connections)) == 1)
         writer.write(before)
         said = b""
@@ -164,8 +191,8 @@ async def test_a_closing_server_ends_every_connection_after_the_answer_that_is_d
         await asyncio.sleep(0)
         writer.write(after)
         gate.open()
-        said += await asyncio.wait_for(reader.read(), PATIENCE)
-        await asyncio.wait_for(ending, PATIENCE)
+        said += await asyncio.wait_for(reader.read(), TIMEOUT)
+        await asyncio.wait_for(ending, TIMEOUT)
         assert said.count(b"200 OK") == said.count(b"\r\n\r\nok") == answers
         assert said.count(b"connection: close") == (answers if state.startswith("asked") else 0)
         writer.close()

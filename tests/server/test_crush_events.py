@@ -1,4 +1,4 @@
-"""What a stock client gets of every event type, and both forms of the stream while something happens in a gap."""
+"""Events for stock clients, by event type, and both forms of the stream during a gap."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.http11.sse import SseEvent
 from holdfast.server.streams.crush_stream import CrushStream
-from server.approval_client import Asking, asking
+from server.approval_client import ApprovalClient, approval_client
 from server.helpers import RawStream
 
 S, M, C, R = SessionId("s"), MessageId("m"), ToolCallId("c"), RunId("r")
@@ -33,7 +33,7 @@ def message(role: str = "assistant", *, finished: bool = False) -> Message:
 
 
 def default(kind: type[Any], **given: Any) -> Any:  # noqa: ANN401
-    """A struct with what it needs, and nothing else."""
+    """Create a struct with its required fields only."""
     plain: dict[Any, Any] = {str: "x", int: 0, bool: False, float: 0.0}
     needed = {
         field.name: given.get(field.name, plain.get(field.type, "x"))
@@ -66,8 +66,8 @@ SAMPLES: dict[type[Any], list[Any]] = {
     events.HelloEvent: [events.Hello(0, 0, 0)],
     events.GapEvent: [events.Gap(0, 0, 0)],
 }
-OF_THE_STREAM = (events.HelloEvent, events.GapEvent)
-"""The stream itself leaves them out, before anything is made whole."""
+STREAM_ONLY = (events.HelloEvent, events.GapEvent)
+"""The stream omits them before it builds whole messages."""
 UNKNOWN = (events.RunEvent, events.ToolOutputEvent, events.AttachedEvent, events.RemovedEvent)
 GROWTH = (events.MessageDeltaEvent, events.MessagePartEvent)
 SILENT_NOTICES = {"retrying", "fallback", "re_authenticate"}
@@ -82,11 +82,9 @@ def test_every_event_type_has_samples() -> None:
     assert set(SAMPLES) == set(get_args(StreamedEvent))
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in SAMPLES if kind not in OF_THE_STREAM], ids=lambda kind: kind.__name__
-)
-def test_what_a_stock_client_gets_at_once(kind: type[Any]) -> None:
-    """The event itself, byte for byte, or nothing; a notice about questions only if their form is shown."""
+@pytest.mark.parametrize("kind", [kind for kind in SAMPLES if kind not in STREAM_ONLY], ids=lambda kind: kind.__name__)
+def test_stock_client_receives_event_or_nothing(kind: type[Any]) -> None:
+    """The event itself, byte for byte, or nothing; a notification about questions only while their form is shown."""
     for change, payload in product(KINDS, SAMPLES[kind]):
         event = event_of(kind, change, payload)
         body = b"the very bytes"
@@ -97,7 +95,7 @@ def test_what_a_stock_client_gets_at_once(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("growth", GROWTH, ids=lambda kind: kind.__name__)
-def test_a_message_grows_only_between_its_beginning_and_its_end(growth: type[Any]) -> None:
+def test_message_deltas_apply_only_between_start_and_finish(growth: type[Any]) -> None:
     for change, begun in product(KINDS, SAMPLES[events.MessageEvent]):
         form = CrushStream()
         form.feed(event_of(events.MessageEvent, change, begun), b"", 0.0)
@@ -108,7 +106,7 @@ def test_a_message_grows_only_between_its_beginning_and_its_end(growth: type[Any
         assert form.next_due is None
 
 
-def test_the_next_whole_message_comes_when_it_has_grown_by_a_tenth() -> None:
+def test_whole_message_is_sent_after_ten_percent_growth() -> None:
     form = CrushStream()
     form.feed(events.MessageEvent(Change("created", message())), b"", 0.0)
 
@@ -131,37 +129,37 @@ def test_the_next_whole_message_comes_when_it_has_grown_by_a_tenth() -> None:
 # Over the wire
 
 
-Happening = Callable[[Asking, SessionId], Awaitable[None]]
+Action = Callable[[ApprovalClient, SessionId], Awaitable[None]]
 
 
-async def rename(here: Asking, session: SessionId) -> None:
+async def rename(here: ApprovalClient, session: SessionId) -> None:
     await here.client.put_session(here.workspace, session, "renamed")
 
 
-async def delete(here: Asking, session: SessionId) -> None:
+async def delete(here: ApprovalClient, session: SessionId) -> None:
     await here.client.delete_session(here.workspace, session)
 
 
-async def ask(here: Asking, session: SessionId) -> None:
+async def ask(here: ApprovalClient, session: SessionId) -> None:
     await here.bash(session, "asked")
-    await here.permissions()
+    await here.pending_permissions()
 
 
-async def ask_and_answer(here: Asking, session: SessionId) -> None:
+async def ask_and_answer(here: ApprovalClient, session: SessionId) -> None:
     run = await here.bash(session, "answered")
-    await here.grant((await here.permissions())[0])
-    await here.end(run)
+    await here.grant((await here.pending_permissions())[0])
+    await here.events_until_end(run)
 
 
-async def ask_and_cancel(here: Asking, session: SessionId) -> None:
+async def ask_and_cancel(here: ApprovalClient, session: SessionId) -> None:
     run = await here.bash(session, "cancelled")
-    await here.permissions()
+    await here.pending_permissions()
     await here.client.cancel_session(here.workspace, session)
-    await here.end(run)
+    await here.events_until_end(run)
 
 
-HAPPENINGS: list[tuple[Happening, list[str], int]] = [
-    # What happens, the events of it that a reader who resumes gets, and the asks that are open afterwards.
+ACTIONS: list[tuple[Action, list[str], int]] = [
+    # The action, the events that a resuming reader receives, and the number of requests open afterwards.
     (rename, ["session"], 0),
     (delete, ["session"], 0),
     (ask, ["permission_request", "permission_notification"], 1),
@@ -175,77 +173,81 @@ def kinds_of(found: list[SseEvent], wanted: set[str]) -> list[str]:
     return [name for name in types if name in wanted]
 
 
-async def read_to(stream: RawStream, here: Asking) -> list[SseEvent]:
-    """All that comes before a session that is made now: what was to come has come by then."""
+async def read_to(stream: RawStream, here: ApprovalClient) -> list[SseEvent]:
+    """Read the events before a session that is created now: all earlier events have arrived by then."""
     mark = (await here.client.create_session(here.workspace, "the mark")).id
     await stream.until(lambda item: mark.encode() in item.data)
     return [item for item in stream.events if mark.encode() not in item.data]
 
 
-@pytest.mark.parametrize("where", ["resumed", "gap", "stock"])
-@pytest.mark.parametrize(("happening", "told", "asked"), HAPPENINGS, ids=lambda item: getattr(item, "__name__", ""))
-async def test_something_happens_while_a_reader_is_away(
-    where: str, happening: Happening, told: list[str], asked: int
+@pytest.mark.parametrize("resume", ["resumed", "gap", "stock"])
+@pytest.mark.parametrize(
+    ("action", "expected_events", "open_requests"), ACTIONS, ids=lambda item: getattr(item, "__name__", "")
+)
+async def test_action_while_reader_is_disconnected(
+    resume: str, action: Action, expected_events: list[str], open_requests: int
 ) -> None:
-    async with asking() as here:
+    async with approval_client() as here:
         session = await here.session()
         cursor = (await here.client.snapshot(here.workspace)).cursor
         path = f"/v1/workspaces/{here.workspace}/events"
-        await happening(here, session)
-        query = {"resumed": f"?since={cursor}", "gap": f"?since={cursor + 1_000}"}.get(where, "")
+        await action(here, session)
+        query = {"resumed": f"?since={cursor}", "gap": f"?since={cursor + 1_000}"}.get(resume, "")
         stream = await RawStream.open(here.server.address, path + query)
         found = await read_to(stream, here)
-        wanted = set(told)
-        if where == "resumed":
-            assert kinds_of(found, wanted) == told
+        wanted = set(expected_events)
+        if resume == "resumed":
+            assert kinds_of(found, wanted) == expected_events
             numbers = [item.number for item in found if item.number is not None]
             assert numbers == list(range(cursor + 1, cursor + 1 + len(numbers))), "each number once, in order"
-        elif where == "gap":
+        elif resume == "gap":
             assert kinds_of(found, wanted) == []
             assert kinds_of(found, {"gap"}) == ["gap"]
             snapshot = await here.client.snapshot(here.workspace)
-            assert len(snapshot.permissions) == asked
+            assert len(snapshot.permissions) == open_requests
             titles = [item.title for item in snapshot.sessions if item.id == session]
-            assert titles == (["renamed"] if happening is rename else [] if happening is delete else ["s"])
+            assert titles == (["renamed"] if action is rename else [] if action is delete else ["s"])
         else:
-            assert kinds_of(found, {"permission_request"}) == ["permission_request"] * asked
+            assert kinds_of(found, {"permission_request"}) == ["permission_request"] * open_requests
             assert kinds_of(found, wanted - {"permission_request"}) == []
             assert all(item.number is None for item in found)
         stream.close()
 
 
 @pytest.mark.parametrize("form", ["?since=0", ""], ids=["resumable", "stock"])
-@pytest.mark.parametrize(("happening", "told", "asked"), HAPPENINGS, ids=lambda item: getattr(item, "__name__", ""))
-async def test_something_happens_while_a_reader_does_not_read(
-    form: str, happening: Happening, told: list[str], asked: int
+@pytest.mark.parametrize(
+    ("action", "expected_events", "open_requests"), ACTIONS, ids=lambda item: getattr(item, "__name__", "")
+)
+async def test_action_while_reader_does_not_read(
+    form: str, action: Action, expected_events: list[str], open_requests: int
 ) -> None:
-    """What it gets later is the same as if it had read at once; of asks a stock client gets one at a time."""
-    async with asking() as here:
+    """It later receives the same as a reader without delay; a stock client receives one request at a time."""
+    async with approval_client() as here:
         session = await here.session()
         stream = await RawStream.open(here.server.address, f"/v1/workspaces/{here.workspace}/events{form}")
         await stream.until(lambda _: True) if form else None
         stream.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(3):
-            # More than fits into the connection: the reader is behind from here on.
+            # More than the connection can buffer: the reader is behind from here on.
             await here.client.create_session(here.workspace, "x" * 300_000)
-        await happening(here, session)
+        await action(here, session)
         stream.writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(20):
             found = await read_to(stream, here)
         of_session = [item for item in found if session.encode() in item.data]
-        names = kinds_of(of_session, set(told))
-        assert [name for name in names if name != "session"] == [name for name in told if name != "session"]
-        if "session" in told:
+        names = kinds_of(of_session, set(expected_events))
+        assert [name for name in names if name != "session"] == [name for name in expected_events if name != "session"]
+        if "session" in expected_events:
             assert names[-1] == "session"
-            assert (b"renamed" if happening is rename else b'"deleted"') in of_session[-1].data
+            assert (b"renamed" if action is rename else b'"deleted"') in of_session[-1].data
         numbers = [item.number for item in found if item.number is not None]
         assert numbers == sorted(set(numbers))
-        assert len((await here.client.snapshot(here.workspace)).permissions) == asked
+        assert len((await here.client.snapshot(here.workspace)).permissions) == open_requests
         stream.close()
 
 
-def test_samples_are_events() -> None:
-    """They encode and decode as what they are."""
+def test_samples_round_trip() -> None:
+    """They encode and decode to themselves."""
     for kind, payloads in SAMPLES.items():
         for change, payload in product(KINDS, payloads):
             event: Event = event_of(kind, change, payload)

@@ -1,4 +1,4 @@
-"""The stream as stock clients know it: whole messages, in bytes that stay within bounds."""
+"""The stream for stock clients: whole messages, in a bounded number of bytes."""
 
 import math
 
@@ -33,14 +33,14 @@ def message(text: str = "", *, is_finished: bool = False) -> Message:
 
 
 class Reader:
-    """What one stock client would get, on a clock the test moves."""
+    """The output for one stock client, on a clock moved by the test."""
 
     def __init__(self) -> None:
         self.form = CrushStream()
         self.now = 0.0
         self.sent: list[bytes] = []
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         self.sent += self.form.feed(event, encode_event(event), self.now)
 
     def wait(self, seconds: float) -> None:
@@ -53,52 +53,52 @@ class Reader:
         return [text_of(event.change.object) for event in events if isinstance(event, MessageEvent)]
 
 
-def test_deltas_come_as_whole_messages_after_a_moment() -> None:
+def test_deltas_are_merged_into_whole_messages() -> None:
     reader = Reader()
-    reader.hear(MessageEvent(Change("created", message())))
-    reader.hear(MessagePartEvent(MessagePart(SESSION, MESSAGE, 0, TextPart(Text("Hello")))))
-    reader.hear(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 5, " there")))
+    reader.receive(MessageEvent(Change("created", message())))
+    reader.receive(MessagePartEvent(MessagePart(SESSION, MESSAGE, 0, TextPart(Text("Hello")))))
+    reader.receive(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 5, " there")))
     assert len(reader.sent) == 1
     assert reader.form.next_due == FIRST_SECONDS
     reader.wait(FIRST_SECONDS)
     assert reader.texts == ["", "Hello there"]
-    reader.hear(MessageEvent(Change("updated", message("Hello there.", is_finished=True))))
+    reader.receive(MessageEvent(Change("updated", message("Hello there.", is_finished=True))))
     assert reader.texts[-1] == "Hello there."
     assert reader.form.next_due is None
 
 
-def test_bytes_stay_within_a_small_multiple_of_the_length() -> None:
-    """C-50: O(n log n) at most in this form, however long the answer."""
+def test_c50_bytes_are_small_multiple_of_length() -> None:
+    """C-50: O(n log n) at most in this form, for responses of any length."""
     for words in (200, 2_000, 20_000):
         reader = Reader()
-        reader.hear(MessageEvent(Change("created", message())))
-        reader.hear(MessagePartEvent(MessagePart(SESSION, MESSAGE, 0, TextPart(Text("word ")))))
+        reader.receive(MessageEvent(Change("created", message())))
+        reader.receive(MessagePartEvent(MessagePart(SESSION, MESSAGE, 0, TextPart(Text("word ")))))
         for number in range(1, words):
-            reader.hear(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 5 * number, "word ")))
+            reader.receive(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 5 * number, "word ")))
             reader.wait(FIRST_SECONDS)
         length = 5 * words
         assert reader.texts[-1].startswith("word word")
         assert sum(map(len, reader.sent)) <= 15 * length + 400 * 11 * math.log(length, 1.1)
 
 
-def test_what_stock_clients_do_not_know_is_not_sent() -> None:
+def test_unknown_event_types_are_not_sent_to_stock_clients() -> None:
     reader = Reader()
     run = Run(RunId("r"), SESSION, "active", "queue", 1)
-    reader.hear(RunEvent(Change("updated", run)))
+    reader.receive(RunEvent(Change("updated", run)))
     assert reader.sent == []
-    reader.hear(AgentEvent(Change("created", AgentNotice("agent_finished"))))
+    reader.receive(AgentEvent(Change("created", AgentNotice("agent_finished"))))
     assert len(reader.sent) == 1
 
 
-def test_growth_of_a_message_nobody_announced_is_passed_over() -> None:
-    """A reader that came in the middle hears of the message with its next whole update."""
+def test_delta_of_unannounced_message_is_skipped() -> None:
+    """A reader that subscribed mid-message receives it with the next whole update."""
     reader = Reader()
-    reader.hear(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 5, " there")))
+    reader.receive(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 5, " there")))
     reader.wait(1)
     assert reader.sent == []
 
 
-def test_what_is_left_of_a_deleted_session_is_not_sent() -> None:
+def test_pending_updates_of_deleted_session_are_not_sent() -> None:
     reader = Reader()
-    reader.hear(RemovedEvent(Removed(SESSION)))
+    reader.receive(RemovedEvent(Removed(SESSION)))
     assert reader.sent == []

@@ -1,4 +1,4 @@
-"""Asks for stock clients: one dialog at a time, open ones first on a new stream."""
+"""Approval requests for stock clients: one dialog at a time, open ones first on a new stream."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import SessionId, ToolCallId
 from holdfast.server.streams.crush_stream import PAUSE_SECONDS, CrushDialogs
-from server.approval_client import asking, question
+from server.approval_client import approval_client, question
 from server.helpers import RawStream
 
 
@@ -27,31 +27,31 @@ def batch(name: str) -> QuestionRequest:
     return QuestionRequest(name, SessionId("s"), ToolCallId("c"), ())
 
 
-def asked(name: str) -> ApprovalEvent:
+def request_event(name: str) -> ApprovalEvent:
     return PermissionRequestEvent(Change("created", ask(name)))
 
 
-def told(name: str, *, granted: bool = False, denied: bool = False) -> ApprovalEvent:
+def resolved_event(name: str, *, granted: bool = False, denied: bool = False) -> ApprovalEvent:
     return PermissionNotificationEvent(
         Change("created", PermissionNotification(ToolCallId("c"), granted, denied, name))
     )
 
 
-def inquired(name: str) -> ApprovalEvent:
+def question_event(name: str) -> ApprovalEvent:
     return QuestionRequestEvent(Change("created", batch(name)))
 
 
-def closed(name: str) -> ApprovalEvent:
+def question_closed_event(name: str) -> ApprovalEvent:
     return QuestionNotificationEvent(Change("created", QuestionNotification(name)))
 
 
 class Screen:
-    """A reader that notes the ids of what it is sent."""
+    """A reader that records the ids it receives."""
 
     def __init__(self, dialogs: CrushDialogs) -> None:
         self._dialogs = dialogs
 
-    def hear(self, event: ApprovalEvent, now: float = 0.0) -> list[str]:
+    def receive(self, event: ApprovalEvent, now: float = 0.0) -> list[str]:
         return [_named(body) for body in self._dialogs.feed(event, encode_event(event), now)]
 
     def next_due(self) -> float | None:
@@ -71,48 +71,58 @@ def _named(body: bytes) -> str:
 
 def test_one_permission_at_a_time() -> None:
     screen = Screen(CrushDialogs())
-    assert screen.hear(asked("a")) == ["a"]
-    assert screen.hear(told("a")) == ["-a"]
-    assert screen.hear(asked("b")) == []
-    assert screen.hear(asked("c")) == []
-    assert screen.hear(told("b", denied=True)) == ["-b"]
-    assert screen.hear(asked("d")) == []
-    assert screen.hear(told("a", granted=True)) == ["-a", "c"]
-    assert screen.hear(told("c", denied=True)) == ["-c", "d"]
-    assert screen.hear(told("d", denied=True)) == ["-d"]
-    assert screen.hear(asked("e")) == ["e"]
+    assert screen.receive(request_event("a")) == ["a"]
+    assert screen.receive(resolved_event("a")) == ["-a"]
+    assert screen.receive(request_event("b")) == []
+    assert screen.receive(request_event("c")) == []
+    assert screen.receive(resolved_event("b", denied=True)) == ["-b"]
+    assert screen.receive(request_event("d")) == []
+    assert screen.receive(resolved_event("a", granted=True)) == ["-a", "c"]
+    assert screen.receive(resolved_event("c", denied=True)) == ["-c", "d"]
+    assert screen.receive(resolved_event("d", denied=True)) == ["-d"]
+    assert screen.receive(request_event("e")) == ["e"]
 
 
 def test_one_form_at_a_time_and_a_pause_between_two() -> None:
     screen = Screen(CrushDialogs())
-    assert screen.hear(inquired("a"), 10.0) == ["a"]
-    assert screen.hear(inquired("b"), 10.0) == []
-    assert screen.hear(inquired("c"), 10.0) == []
-    assert screen.hear(closed("b"), 11.0) == [], "a notice about what is not shown would close what is"
+    assert screen.receive(question_event("a"), 10.0) == ["a"]
+    assert screen.receive(question_event("b"), 10.0) == []
+    assert screen.receive(question_event("c"), 10.0) == []
+    assert screen.receive(question_closed_event("b"), 11.0) == [], (
+        "a notice about what is not shown would close what is"
+    )
     assert screen.next_due() is None
-    assert screen.hear(closed("a"), 12.0) == ["-a"]
+    assert screen.receive(question_closed_event("a"), 12.0) == ["-a"]
     assert screen.next_due() == 12.0 + PAUSE_SECONDS
     assert screen.due(12.4) == []
     assert screen.due(12.0 + PAUSE_SECONDS) == ["c"]
     assert screen.next_due() is None
-    assert screen.hear(closed("c"), 13.0) == ["-c"]
-    assert screen.hear(inquired("d"), 13.1) == []
+    assert screen.receive(question_closed_event("c"), 13.0) == ["-c"]
+    assert screen.receive(question_event("d"), 13.1) == []
     assert screen.due(13.5) == ["d"]
 
 
-def test_what_is_open_comes_first_to_who_comes_late() -> None:
+def test_new_stream_begins_with_open_requests() -> None:
     dialogs = CrushDialogs([ask("a"), ask("b")], [batch("x"), batch("y")], now=5.0, pause=0.2)
     screen = Screen(dialogs)
     assert dialogs.next_due == 5.0
     assert screen.due(5.0) == ["a"]
     assert screen.due(5.2) == ["x"]
-    assert screen.hear(asked("a"), 5.3) == [], "what is shown is not shown again"
-    assert screen.hear(told("a", granted=True), 5.4) == ["-a", "b"]
+    assert screen.receive(request_event("a"), 5.3) == [], "what is shown is not shown again"
+    assert screen.receive(resolved_event("a", granted=True), 5.4) == ["-a", "b"]
 
 
-def test_what_a_server_that_died_had_asked_is_taken_back_first() -> None:
-    """Every permission; of the forms one, because any notice closes the one that is shown, and none before another."""
-    withdrawn = [closed("x"), told("a", denied=True), closed("y"), asked("b"), told("c", denied=True)]
+def test_requests_of_killed_server_are_withdrawn_first() -> None:
+    """Every permission request; of the forms one, because any notification closes the one on screen, and none before
+    another.
+    """
+    withdrawn = [
+        question_closed_event("x"),
+        resolved_event("a", denied=True),
+        question_closed_event("y"),
+        request_event("b"),
+        resolved_event("c", denied=True),
+    ]
     dialogs = CrushDialogs([ask("d")], now=5.0, withdrawn=withdrawn)
     screen = Screen(dialogs)
     assert dialogs.next_due == 0.0
@@ -123,17 +133,17 @@ def test_what_a_server_that_died_had_asked_is_taken_back_first() -> None:
     assert screen.due(5.0) == ["-a", "-c", "z"]
 
 
-def test_what_is_due_next_is_the_earlier_of_the_two() -> None:
+def test_next_due_is_earlier_of_two_timers() -> None:
     dialogs = CrushDialogs([ask("a")], [batch("x")], now=5.0, pause=0.2)
     assert dialogs.next_due == 5.0
     assert Screen(dialogs).due(5.0) == ["a"]
     assert dialogs.next_due == 5.2
     screen = Screen(CrushDialogs())
-    assert screen.hear(asked("a")) == ["a"]
-    assert screen.hear(asked("b")) == []
+    assert screen.receive(request_event("a")) == ["a"]
+    assert screen.receive(request_event("b")) == []
     assert screen.next_due() is None, "what waits for another has no time"
-    assert screen.hear(told("b")) == ["-b"], "a notice that it was asked closes nothing"
-    assert screen.hear(told("a", granted=True)) == ["-a", "b"]
+    assert screen.receive(resolved_event("b")) == ["-b"], "a notice that it was asked closes nothing"
+    assert screen.receive(resolved_event("a", granted=True)) == ["-a", "b"]
 
 
 def _kinds(stream: RawStream) -> list[tuple[str, str]]:
@@ -146,15 +156,15 @@ def _kinds(stream: RawStream) -> list[tuple[str, str]]:
     return found
 
 
-async def test_a_stock_stream_begins_with_what_is_open_and_goes_on_one_by_one() -> None:
-    """C-47 for stock clients: a stream opened while asks are open brings the first, then the next as each is closed."""
-    async with asking() as one:
+async def test_c47_stock_stream_sends_open_requests_one_at_a_time() -> None:
+    """C-47 for stock clients: a new stream begins with the first open request, then sends the next after each close."""
+    async with approval_client() as one:
         sessions = [await one.session() for _ in range(2)]
         runs = []
         for session in sessions:
             runs.append(await one.bash(session, "make"))
-            await one.permissions(len(runs))
-        first, second = await one.permissions(2)
+            await one.pending_permissions(len(runs))
+        first, second = await one.pending_permissions(2)
         path = f"/v1/workspaces/{one.workspace}/events?client_id={one.client.client_id}"
         stream = await RawStream.open(one.server.address, path)
         await stream.until(lambda event: b"permission_request" in event.data)
@@ -165,15 +175,15 @@ async def test_a_stock_stream_begins_with_what_is_open_and_goes_on_one_by_one() 
         assert _kinds(stream) == [*expected, ("permission_request", second.id)]
         assert await one.grant(second, "deny")
         for run in runs:
-            await one.end(run)
-        asked_late = await one.ask(sessions[0], ("question", {"questions": [question("?")]}))
-        (open_batch,) = await one.questions()
+            await one.events_until_end(run)
+        asked_late = await one.call_tools(sessions[0], ("question", {"questions": [question("?")]}))
+        (open_batch,) = await one.pending_questions()
         again = await RawStream.open(one.server.address, path)
         await again.until(lambda event: b"question_batch_request" in event.data)
         assert _kinds(again) == [("question_batch_request", open_batch.id)]
         assert b"\nid:" not in again.raw
         await one.client.cancel_question(one.workspace)
         await again.until(lambda event: b"question_batch_notification" in event.data)
-        await one.end(asked_late)
+        await one.events_until_end(asked_late)
         stream.close()
         again.close()

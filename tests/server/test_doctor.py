@@ -1,4 +1,4 @@
-"""A look at everything a workspace needs: each finding names its place and says what to do."""
+"""Checks of everything a workspace needs: each finding names its area and a remedy."""
 
 import asyncio
 import stat
@@ -16,18 +16,18 @@ from holdfast.server.health import checks, doctor
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.testing.harness import FixedModels
 from holdfast.workspace.process.guard import Guard
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 REAL = ModelInfo("acme", "one")
 
 
 async def _found(server_models: FixedModels, areas: str, files: dict[str, str] | None = None) -> list[Finding]:
-    async with place() as where, serving(where, server_models) as server:
-        project = where.project()
+    async with server_directory() as directory, in_process_server(directory, server_models) as server:
+        project = directory.project()
         for name, text in (files or {}).items():
-            (where.root / "project" / name).write_text(text)
+            (directory.root / "project" / name).write_text(text)
         assert project
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         return list((await client.doctor(workspace, areas)).findings)
 
 
@@ -36,12 +36,12 @@ def _models(*acts: Say | Fail) -> FixedModels:
     return FixedModels(model, model)
 
 
-async def test_a_model_that_answers_is_well() -> None:
+async def test_responding_model_is_ok() -> None:
     (found,) = await _found(_models(Say("ready")), "models")
     assert (found.severity, found.what) == ("ok", "large and small: acme/one answers.")
 
 
-async def test_a_model_that_refuses_is_named_with_the_reason() -> None:
+async def test_refusing_model_is_reported_with_reason() -> None:
     (found,) = await _found(_models(Fail("The key is wrong.")), "models")
     assert found.severity == "error"
     assert "acme/one" in found.what
@@ -49,7 +49,7 @@ async def test_a_model_that_refuses_is_named_with_the_reason() -> None:
     assert "holdfast login" in found.what_to_do
 
 
-async def test_a_broken_setting_has_its_file_and_line() -> None:
+async def test_invalid_setting_has_file_and_line() -> None:
     text = '[options]\nmax_steps = "many"\n\n[mcp.x]\ncommand = "true"\n'
     found = await _found(_models(Say("x")), "settings,trust", {"holdfast.toml": text})
     places = [(item.area, item.severity, item.file.rpartition("/")[2], item.line) for item in found]
@@ -57,8 +57,8 @@ async def test_a_broken_setting_has_its_file_and_line() -> None:
     assert "holdfast trust" in found[1].what_to_do
 
 
-async def test_what_keeps_processes_together_and_what_escaped_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a PID namespace nothing is wrong. Elsewhere what a command can do is named, and what has survived."""
+async def test_process_supervision_and_escaped_processes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a PID namespace there is no finding. Elsewhere the findings name the limits and the surviving processes."""
     (found,) = await _found(_models(Say("x")), "processes")
     assert found.severity == ("ok" if "PID namespace, which it cannot leave" in found.what else "note")
     monkeypatch.setattr(checks, "orphaned_processes", lambda: {4711: "sleep 1000"})
@@ -75,20 +75,20 @@ async def test_what_keeps_processes_together_and_what_escaped_is_told(monkeypatc
     assert "also kills the server" in findings[2].what
 
 
-async def test_the_data_directory_is_looked_at() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
-        where.data.chmod(0o755)
+async def test_data_directory_is_checked() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
+        directory.data.chmod(0o755)
         (found,) = (await client.doctor(workspace, "data directory")).findings
-        assert (found.severity, found.file) == ("warning", str(where.data))
-        assert found.what_to_do == f"chmod 700 {where.data}"
-        where.data.chmod(0o700)
+        assert (found.severity, found.file) == ("warning", str(directory.data))
+        assert found.what_to_do == f"chmod 700 {directory.data}"
+        directory.data.chmod(0o700)
         (found,) = (await client.doctor(workspace, "data directory")).findings
         assert found.severity == "ok"
-        assert stat.S_IMODE(where.data.stat().st_mode) == 0o700
+        assert stat.S_IMODE(directory.data.stat().st_mode) == 0o700
 
 
-async def test_search_and_sandbox_are_looked_at() -> None:
+async def test_search_and_sandbox_are_checked() -> None:
     found = {item.area: item for item in await _found(_models(Say("x")), "search tools,sandbox")}
     assert set(found) == {"search tools", "sandbox"}
     assert found["sandbox"].what.startswith("off")
@@ -96,8 +96,8 @@ async def test_search_and_sandbox_are_looked_at() -> None:
 
 async def test_gaps_of_the_sandbox_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.workspace.sandbox.sandbox.can_filter", lambda: False)
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.sandbox", "workspace", scope=1)
         found = (await client.doctor(workspace, "sandbox")).findings
         gaps = (await client.get_sandbox(workspace)).gaps
@@ -106,7 +106,7 @@ async def test_gaps_of_the_sandbox_are_warnings(monkeypatch: pytest.MonkeyPatch)
     assert {item.what for item in found if item.severity == "warning"} == {f"not closed: {gap}" for gap in gaps}
 
 
-async def test_a_check_that_breaks_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_check_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def breaks(_: WorkspaceHandle) -> Sequence[Finding]:
         raise ValueError("a secret")
 
@@ -118,8 +118,8 @@ async def test_a_check_that_breaks_takes_no_other_with_it(monkeypatch: pytest.Mo
         return ()
 
     chosen = {"one": breaks, "two": complains, "three": hangs, "settings": doctor.CHECKS["settings"]}
-    async with place() as where, serving(where) as server:
-        await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        await server.open_workspace()
         findings = (await doctor.look(server.manager.handles[0], chosen, limit=0.05)).findings
     assert [(item.area, item.severity) for item in findings[:3]] == [
         (name, "error") for name in ("one", "two", "three")

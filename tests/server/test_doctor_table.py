@@ -1,4 +1,4 @@
-"""What `holdfast doctor` finds, area by area: what is well, what is wrong, where, and what to do about it."""
+"""Findings of `holdfast doctor`, area by area: state, location and remedy."""
 
 import asyncio
 import os
@@ -18,13 +18,13 @@ from holdfast.domain.processes import SandboxState
 from holdfast.domain.settings import Selection
 from holdfast.server.health import checks
 from holdfast.server.workspace_manager import WorkspaceHandle
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 GIB, MIB = 1 << 30, 1 << 20
 
 
 def handle(**services: object) -> WorkspaceHandle:
-    """As much of one as a check looks at."""
+    """Build the part of a workspace handle that a check reads."""
     return cast(WorkspaceHandle, SimpleNamespace(services=SimpleNamespace(**services), path="/nowhere"))
 
 
@@ -44,20 +44,20 @@ def short(found: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - findings
         (3 << 40, "ok", "3.0 TB free"),
     ],
 )
-async def test_how_much_room_the_disk_has(
+async def test_free_disk_space_levels(
     free: int, severity: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.chmod(tmp_path, 0o700)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    where = cast(WorkspaceHandle, SimpleNamespace(data_dir=tmp_path / "workspaces" / "w"))
-    (found,) = await checks.data_directory(where)
+    directory = cast(WorkspaceHandle, SimpleNamespace(data_dir=tmp_path / "workspaces" / "w"))
+    (found,) = await checks.data_directory(directory)
     assert found.severity == severity
     assert shown in found.what
     if severity == "ok":
         assert "0 bytes used" in found.what
         (tmp_path / "holdfast.db").write_bytes(b"x" * 2048)
         (tmp_path / "holdfast.db").chmod(0o600)
-        (found,) = await checks.data_directory(where)
+        (found,) = await checks.data_directory(directory)
         assert "2 KB used" in found.what
     else:
         assert found.file == str(tmp_path)
@@ -72,10 +72,10 @@ async def test_how_much_room_the_disk_has(
     ("programs", "severity", "shown"),
     [(("rg", "git"), "ok", "ripgrep"), (("git",), "note", "git"), ((), "warning", "neither")],
 )
-async def test_which_programs_searches_have(
+async def test_search_programs_are_reported(
     programs: tuple[str, ...], severity: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the environment of the workspace; without one, in the server's."""
+    """In the environment of the workspace; without one, in that of the server."""
     for name in programs:
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
@@ -86,13 +86,13 @@ async def test_which_programs_searches_have(
     assert await checks.search_tools(handle(environment={})) == (found,)
 
 
-async def test_how_the_sandbox_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sandbox_state_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ready() -> str:
         return "tree"
 
     guard = SimpleNamespace(ready=ready, has_namespaces=True)
 
-    async def told(state: SandboxState | None) -> list[tuple[str, str]]:
+    async def findings(state: SandboxState | None) -> list[tuple[str, str]]:
         async def confine() -> SandboxState:
             if state is None:
                 raise ToolError("It cannot be had.")
@@ -100,22 +100,22 @@ async def test_how_the_sandbox_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return short(await checks.sandbox(handle(update_sandbox=confine, processes=SimpleNamespace(guard=guard))))
 
-    assert await told(None) == [("error", "It cannot be had.")]
+    assert await findings(None) == [("error", "It cannot be had.")]
     closed = SandboxState("workspace", "landlock", network=False, notes=("A note.",), gaps=("a gap",))
-    assert await told(closed) == [
+    assert await findings(closed) == [
         ("ok", "on, by landlock; the network is closed."),
         ("note", "A note."),
         ("warning", "not closed: a gap"),
     ]
-    assert await told(SandboxState("workspace", "landlock")) == [("ok", "on, by landlock; the network is open.")]
+    assert await findings(SandboxState("workspace", "landlock")) == [("ok", "on, by landlock; the network is open.")]
     for why in ("", "no namespaces."):
         monkeypatch.setattr(checks, "why_not", lambda why=why, **_: why)
-        ((severity, what),) = await told(SandboxState())
+        ((severity, what),) = await findings(SandboxState())
         assert (severity, "switched on here" in what, f"here: {why}" in what) == ("note", not why, bool(why))
 
 
 class Model:
-    """Says, refuses, or never answers."""
+    """Model that responds, refuses, or never responds."""
 
     def __init__(self, name: str, does: str = "says", *, is_scripted: bool = False) -> None:
         self.info = ModelInfo("acme", name, is_scripted=is_scripted)
@@ -135,11 +135,11 @@ class Model:
             self.is_closed = True
 
 
-async def test_how_the_models_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the two is asked once; one that serves for both is asked once for both."""
+async def test_model_responses_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the two is requested once; one model in both roles is requested once."""
     monkeypatch.setattr(checks, "_ANSWER", 0.01)
 
-    async def told(large: Model | None, small: Model | None) -> list[tuple[str, str]]:
+    async def findings(large: Model | None, small: Model | None) -> list[tuple[str, str]]:
         def choose(model: Model | None) -> Any:  # noqa: ANN401
             async def chosen() -> Model:
                 if model is None:
@@ -155,27 +155,27 @@ async def test_how_the_models_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         return short(found)
 
     one = Model("one")
-    assert await told(one, one) == [("ok", "large and small: acme/one answers.")]
-    assert await told(Model("one"), Model("two", "refuses")) == [
+    assert await findings(one, one) == [("ok", "large and small: acme/one answers.")]
+    assert await findings(Model("one"), Model("two", "refuses")) == [
         ("ok", "large: acme/one answers."),
         ("error", "small: acme/two refuses: The key is wrong."),
     ]
-    assert await told(None, Model("two", "is silent")) == [
+    assert await findings(None, Model("two", "is silent")) == [
         ("error", "large: There is none."),
         ("error", "small: acme/two did not answer within 0.01 seconds."),
     ]
     scripted = Model("tour", is_scripted=True)
-    ((severity, what),) = await told(scripted, scripted)
+    ((severity, what),) = await findings(scripted, scripted)
     assert (severity, "plays a script" in what) == ("warning", True)
 
 
 async def _doctor(files: dict[str, str], areas: str, *, trusts: bool = False) -> list[Finding]:
-    async with place() as where, serving(where) as server:
-        project = Path(where.project())
+    async with server_directory() as directory, in_process_server(directory) as server:
+        project = Path(directory.project())
         for name, text in files.items():
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             (project / name).write_text(text)
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         if trusts:
             shown = await client.get_trust(workspace)
             await client.set_trust(workspace, trusted=True, digest=shown.digest)
@@ -190,7 +190,7 @@ async def _doctor(files: dict[str, str], areas: str, *, trusts: bool = False) ->
 
 
 class Choice:
-    """Knows every model but one."""
+    """Model selection that knows every model but one."""
 
     def secrets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), ()
@@ -223,14 +223,14 @@ class Choice:
         ),
     ],
 )
-async def test_settings_and_trust_that_are_well(
+async def test_valid_settings_and_trust(
     files: dict[str, str], trusts: bool, expected: list[tuple[str, str, str]]
 ) -> None:
     found = await _doctor(files, "settings,trust", trusts=trusts)
     assert [(item.area, item.severity, item.what) for item in found] == expected
 
 
-async def test_settings_that_hide_a_denial_say_what_holds_until_they_are_mended() -> None:
+async def test_unreadable_deny_rule_reports_effective_rule() -> None:
     files = {"holdfast.toml": '[permissions]\ndeny = ["bash("]\n\n[options]\nmax_steps = "many"\n'}
     found = await _doctor(files, "settings")
     assert [(item.severity, item.file, item.line) for item in found] == [
@@ -240,7 +240,7 @@ async def test_settings_that_hide_a_denial_say_what_holds_until_they_are_mended(
     assert ["refused in unattended" in item.what_to_do for item in found] == [True, False]
 
 
-BROUGHT = {
+EXTENSION_FILES = {
     ".agents/skills/tidy/SKILL.md": "---\nname: tidy\ndescription: tidies\n---\nTidy.\n",
     ".holdfast/skills/tidy/SKILL.md": "---\nname: tidy\ndescription: tidies\n---\nTidy.\n",
     ".holdfast/skills/off/SKILL.md": "---\nname: off\ndescription: is off\n---\nOff.\n",
@@ -262,16 +262,16 @@ UNTRUSTED = "the project's file is not trusted."
 
 
 @pytest.mark.parametrize("trusts", [False, True])
-async def test_what_people_bring_along(trusts: bool) -> None:
-    """What is wrong, what is hidden or switched off, and what has no effect because nobody trusts it."""
-    found = await _doctor(BROUGHT, "skills,hooks,commands,agents", trusts=trusts)
-    told = [(item.area, item.severity, item.what, item.file.rpartition("/")[2], item.line) for item in found]
-    skills = [item for item in told if item[0] == "skills"]
+async def test_extension_files_are_reported(trusts: bool) -> None:
+    """Invalid, hidden or disabled files, and files without effect because the project is not trusted."""
+    found = await _doctor(EXTENSION_FILES, "skills,hooks,commands,agents", trusts=trusts)
+    findings = [(item.area, item.severity, item.what, item.file.rpartition("/")[2], item.line) for item in found]
+    skills = [item for item in findings if item[0] == "skills"]
     assert skills[0][1:3] == ("ok", f"{2 if trusts else 3} skills, nothing to mend.")
     assert skills[1] == ("skills", "note", "tidy stands below another of the same name.", "SKILL.md", 0)
     off = ("skills", "note", "off is switched off by disabled_skills.", "", 0)
     assert skills[2:] == [off] * trusts
-    looks = f"looker only looks, with the usual model: {UNTRUSTED}"
+    looks = f"looker is read-only and uses the default model: {UNTRUSTED}"
     withheld = {
         "hooks": [("hooks", "warning", f"1 hook is not run: {UNTRUSTED}", "settings.json", 1)],
         "commands": [
@@ -280,7 +280,7 @@ async def test_what_people_bring_along(trusts: bool) -> None:
         "agents": [("agents", "warning", looks, "looker.md", 5)],
     }
     missing = "tools: there is no fly here: looker works without."
-    assert [item for item in told if item[0] != "skills"] == [
+    assert [item for item in findings if item[0] != "skills"] == [
         *([("hooks", "ok", "1 hook, nothing to mend.", "", 0)] if trusts else withheld["hooks"]),
         ("commands", "warning", NO_MODEL, "wrong.md", 3),
         *([] if trusts else withheld["commands"]),
@@ -294,26 +294,26 @@ async def test_what_people_bring_along(trusts: bool) -> None:
     assert todo == (set() if trusts else {"Look at it, then: holdfast trust."})
 
 
-NOTED = "---\nname: twice\ndescription: is there twice\n---\nDo.\n"
-TWICE = {
+DUPLICATE_NOTES = "---\nname: twice\ndescription: is there twice\n---\nDo.\n"
+DUPLICATES = {
     "skills": (".agents/skills/twice/SKILL.md", ".holdfast/skills/twice/SKILL.md"),
     "commands": (".claude/commands/twice.md", ".holdfast/commands/twice.md"),
     "agents": (".claude/agents/twice.md", ".holdfast/agents/twice.md"),
 }
-"""The hidden one first."""
+"""The hidden file first."""
 
 
-@pytest.mark.parametrize("area", TWICE)
-async def test_a_file_below_another_of_the_same_name_is_named(area: str) -> None:
-    hidden, shown = TWICE[area]
+@pytest.mark.parametrize("area", DUPLICATES)
+async def test_hidden_file_of_same_name_is_reported(area: str) -> None:
+    hidden, shown = DUPLICATES[area]
     below = ("note", "twice stands below another of the same name.", hidden)
     for files, expected in (((hidden, shown), [below]), ((hidden,), []), ((shown,), [])):
-        found = await _doctor(dict.fromkeys(files, NOTED), area, trusts=True)
+        found = await _doctor(dict.fromkeys(files, DUPLICATE_NOTES), area, trusts=True)
         assert [(item.severity, item.what, item.file) for item in found if item.severity != "ok"] == expected
         assert len(found) == 1 + len(expected)
 
 
-async def test_a_project_that_brings_nothing_along_and_one_that_is_wrong_in_everything() -> None:
+async def test_project_without_extensions_and_project_with_only_invalid_ones() -> None:
     found = await _doctor({}, "hooks,commands,agents")
     assert found == []
     files = {

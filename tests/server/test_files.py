@@ -1,17 +1,17 @@
-"""Files that a prompt can name, through the real server: for pages, which cannot look at the disk."""
+"""Files that a prompt can name, listed by the real server for web pages, which cannot read the disk."""
 
 from pathlib import Path
 
 import pytest
 
 from holdfast.client.errors import ServerProblem
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 
-async def test_the_names_are_those_that_a_search_would_look_at() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
-        root = Path(where.project())
+async def test_listed_files_are_those_a_search_visits() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
+        root = Path(directory.project())
         for name in ("a.py", "src/deep/b.py", "ignored.log", ".hidden"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("x")
@@ -24,9 +24,9 @@ async def test_the_names_are_those_that_a_search_would_look_at() -> None:
 
 
 async def test_a_file_is_read_as_an_attachment() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
-        root = Path(where.project())
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
+        root = Path(directory.project())
         (root / "a b.py").write_text("print('ü')\n")
         (root / "x.png").write_bytes(b"\x89PNG\0")
         text = await client.read_file(workspace, "a b.py")
@@ -41,12 +41,12 @@ async def test_a_file_is_read_as_an_attachment() -> None:
 @pytest.mark.parametrize(
     "name", ["nowhere", "../outside", "/etc/passwd", "link", "folder", "binary", "", "a\0b", "pipe"]
 )
-async def test_what_is_no_file_of_the_workspace_is_not_there(name: str) -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
-        root = Path(where.project())
-        (where.root / "outside").write_text("secret")
-        (root / "link").symlink_to(where.root / "outside")
+async def test_path_outside_workspace_is_404(name: str) -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
+        root = Path(directory.project())
+        (directory.root / "outside").write_text("secret")
+        (root / "link").symlink_to(directory.root / "outside")
         (root / "folder").mkdir()
         (root / "binary").write_bytes(b"a\0b")
         with pytest.raises(ServerProblem) as caught:
@@ -54,10 +54,10 @@ async def test_what_is_no_file_of_the_workspace_is_not_there(name: str) -> None:
         assert caught.value.status in (400, 404)
 
 
-async def test_a_file_that_is_too_large_says_what_to_do() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
-        with (Path(where.project()) / "large").open("wb") as file:
+async def test_file_above_limit_returns_remedy() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
+        with (Path(directory.project()) / "large").open("wb") as file:
             file.truncate(6 * 1024 * 1024)
         with pytest.raises(ServerProblem) as caught:
             await client.read_file(workspace, "large")

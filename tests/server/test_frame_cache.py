@@ -1,4 +1,4 @@
-"""What several readers take together is made once, and never mixed up with what another one takes."""
+"""Merged frames are built once for several readers with the same range, and never shared between different ranges."""
 
 from holdfast.bus.backlog import Backlog, Reader, SlowReaderPolicy
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
@@ -19,7 +19,7 @@ def _reader(backlog: Backlog) -> Reader:
     return reader
 
 
-def test_the_same_frames_are_the_same_bytes_and_others_are_not() -> None:
+def test_same_range_returns_same_bytes() -> None:
     backlog, frame_cache = Backlog(SlowReaderPolicy()), FrameCache()
     first, second, late = _reader(backlog), _reader(backlog), _reader(backlog)
     _grown(backlog, 20)
@@ -33,7 +33,7 @@ def test_the_same_frames_are_the_same_bytes_and_others_are_not() -> None:
     assert len(SseReader().feed(rest)) == 1
 
 
-def test_a_few_are_sent_as_they_are_and_nothing_is_remembered_for_ever() -> None:
+def test_few_frames_are_not_merged_and_cache_is_bounded() -> None:
     backlog, frame_cache = Backlog(SlowReaderPolicy()), FrameCache()
     reader = _reader(backlog)
     _grown(backlog, 4)

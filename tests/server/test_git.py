@@ -1,4 +1,4 @@
-"""Git through the real server: nothing of a repository runs at a prompt, and no prompt waits for git."""
+"""Git through the real server: a prompt runs no program of the repository and does not wait for git."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import start
 from holdfast.workspace.git.readonly_check import git_runs_nothing_else
-from server.helpers import EchoModel, collect, place, serving
+from server.helpers import EchoModel, collect_run_ends, in_process_server, server_directory
 from trials.hostile_repositories import FORMS, KEYS, Arena
 
 TOOLS = (
@@ -34,10 +34,10 @@ def answer(request: ModelRequest) -> Step:
     return Step(TOOLS) if request.messages[-1].role == "user" else Step((Say("done"),))
 
 
-async def test_a_first_prompt_runs_nothing_of_the_repository() -> None:
-    """With every tool that looks at files, and git commands that only read: each of those needs approval here."""
-    async with place() as where, serving(where, ScriptedModel(answer)) as server:
-        arena = Arena(where.root / "arena")
+async def test_first_prompt_runs_no_program_of_repository() -> None:
+    """With every tool that reads files, and with read-only git commands, each of which needs approval here."""
+    async with server_directory() as directory, in_process_server(directory, ScriptedModel(answer)) as server:
+        arena = Arena(directory.root / "arena")
         text = arena.payload([key for key, pattern in KEYS.items() if pattern not in LAZY])
         workspaces = [FORMS[form](arena, text)[0] for form in ("plain", "commondir", "gitfile", "submodule", "bare")]
         arena.fired()
@@ -62,7 +62,7 @@ async def run(client: Client, workspace: WorkspaceId, text: str, session: str = 
     made = session or (await client.create_session(workspace, "s")).id
     message = AgentMessage(type(made)(made), text, interactive=False)  # type: ignore[arg-type]
     accepted = await client.send_prompt(workspace, message)
-    await collect(client, workspace, [accepted.run_id])
+    await collect_run_ends(client, workspace, [accepted.run_id])
     return made
 
 
@@ -73,8 +73,8 @@ def repository(path: Path) -> None:
     (path / "new.txt").touch()
 
 
-async def test_reading_commands_run_unasked_in_an_ordinary_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And are examined outside of the event loop."""
+async def test_read_only_git_needs_no_approval_in_ordinary_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repository is examined outside the event loop."""
     threads: list[bool] = []
 
     def examined(*given: object) -> bool:
@@ -82,9 +82,9 @@ async def test_reading_commands_run_unasked_in_an_ordinary_repository(monkeypatc
         return git_runs_nothing_else(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr("holdfast.workspace.git.readonly_check.git_runs_nothing_else", examined)
-    async with place() as where, serving(where, ScriptedModel(answer)) as server:
-        repository(Path(where.project()))
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, ScriptedModel(answer)) as server:
+        repository(Path(directory.project()))
+        client, workspace = await server.open_workspace()
         session = await run(client, workspace, "look")
         messages = await client.list_messages(workspace, SessionId(session))
     results = [result.content for message in messages for result in message.tool_results]
@@ -96,11 +96,11 @@ def texts(message: Message) -> str:
     return "\n".join(part.data.text for part in message.parts if isinstance(part, TextPart))
 
 
-async def test_changes_come_with_the_first_message_and_stay_there() -> None:
+async def test_git_changes_are_added_to_first_message_only() -> None:
     model = EchoModel()
-    async with place() as where, serving(where, model) as server:
-        repository(Path(where.project()))
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        repository(Path(directory.project()))
+        client, workspace = await server.open_workspace()
         await server.manager.handle(workspace).services.git_scan.finished()
         session = await run(client, workspace, "one")
         await run(client, workspace, "two", session)
@@ -116,14 +116,14 @@ async def test_changes_come_with_the_first_message_and_stay_there() -> None:
 
 
 async def test_a_prompt_does_not_wait_for_a_scan() -> None:
-    """Its result comes with the next request."""
+    """Its result is part of the next request."""
     model = EchoModel()
-    async with place() as where, serving(where, model) as server:
-        root = Path(where.project())
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        root = Path(directory.project())
         repository(root)
         pipe = root / ".git/objects/info/alternates"
         os.mkfifo(pipe)
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = await run(client, workspace, "one")
         writing = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)
         pipe.unlink()

@@ -1,4 +1,4 @@
-"""Clients that shut their own side of a connection and go on reading, and those that have left altogether."""
+"""Clients that shut down their writing side and keep reading, and clients that have disconnected."""
 
 import asyncio
 import socket
@@ -8,21 +8,31 @@ import pytest
 from holdfast.client.address import Address
 from holdfast.domain.ids import SessionId
 from holdfast.engine.approvals import Approvals
-from server.helpers import EchoModel, RawStream, Server, inside, open_raw, place, process, prompt, serving
+from server.helpers import (
+    EchoModel,
+    RawStream,
+    Server,
+    in_process_server,
+    open_raw,
+    raw_request,
+    send_prompt,
+    server_directory,
+    server_process,
+)
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 VERSION = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"
-PATIENCE = 20.0
+TIMEOUT = 20.0
 LONG = 3_600.0
 
 
-async def said(address: Address, request: bytes) -> bytes:
-    """All that is answered to who sends this, and shuts its side at once."""
+async def send_and_half_close(address: Address, request: bytes) -> bytes:
+    """Send a request, shut down the writing side at once, and return the whole response."""
     reader, writer = await open_raw(address)
     writer.write(request)
     writer.write_eof()
     try:
-        return await asyncio.wait_for(reader.read(), PATIENCE)
+        return await asyncio.wait_for(reader.read(), TIMEOUT)
     finally:
         writer.close()
 
@@ -34,18 +44,18 @@ def over(server: Server, kind: str) -> tuple[Address, list[str]]:
 
 
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
-async def test_who_shuts_its_side_gets_its_answers_and_then_the_end(kind: str) -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+async def test_half_closed_client_receives_responses_then_end(kind: str) -> None:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address, headers = over(server, kind)
-        answers = await said(address, inside("/v1/version", headers=headers) * 20)
+        answers = await send_and_half_close(address, raw_request("/v1/version", headers=headers) * 20)
         assert answers.count(b"HTTP/1.1 200 OK") == 20
         assert answers.count(b'"protocol"') == 20
 
 
 async def test_the_real_server_answers_too() -> None:
-    """It runs on another loop than the tests."""
-    async with place() as where, process(where):
-        answers = await said(where.address, HEALTH + VERSION)
+    """It uses a different event loop implementation than the tests."""
+    async with server_directory() as directory, server_process(directory):
+        answers = await send_and_half_close(directory.address, HEALTH + VERSION)
         assert answers.count(b"HTTP/1.1 200 OK") == 2
 
 
@@ -58,18 +68,18 @@ async def test_the_real_server_answers_too() -> None:
         b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
     ],
 )
-async def test_half_a_request_is_no_request(half: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was asked before it is answered; the rest is not waited for."""
+async def test_incomplete_request_is_dropped(half: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier requests are answered; the rest is not awaited."""
     monkeypatch.setattr("holdfast.server.http.connection._KEEP_ALIVE_SECONDS", LONG)
-    async with place() as where, serving(where) as server:
-        assert await said(server.address, half) == b""
-        answers = await said(server.address, VERSION + half)
+    async with server_directory() as directory, in_process_server(directory) as server:
+        assert await send_and_half_close(server.address, half) == b""
+        answers = await send_and_half_close(server.address, VERSION + half)
         assert answers.count(b"HTTP/1.1") == answers.count(b'"protocol"') == 1
 
 
 async def half_closed(server: Server, kind: str, since: str) -> tuple[RawStream, SessionId]:
-    """A stream whose reader has shut its side, and a session of its workspace."""
-    client, workspace = await server.opened()
+    """Open a stream whose reader has shut down its writing side, and a session of its workspace."""
+    client, workspace = await server.open_workspace()
     session = (await client.create_session(workspace, "x")).id
     address, headers = over(server, kind)
     stream = await RawStream.open(address, f"/v1/workspaces/{workspace}/events{since}", headers)
@@ -79,49 +89,54 @@ async def half_closed(server: Server, kind: str, since: str) -> tuple[RawStream,
 
 @pytest.mark.parametrize("since", ["?since=0", ""])
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
-async def test_a_stream_goes_on_for_who_only_reads(kind: str, since: str) -> None:
-    async with place() as where, serving(where, EchoModel(), with_tcp=True) as server:
+async def test_half_closed_stream_continues(kind: str, since: str) -> None:
+    async with server_directory() as directory, in_process_server(directory, EchoModel(), with_tcp=True) as server:
         stream, session = await half_closed(server, kind, since)
-        client, workspace = await server.opened()
-        await prompt(client, workspace, session, "hello", "r1")
+        client, workspace = await server.open_workspace()
+        await send_prompt(client, workspace, session, "hello", "r1")
         await stream.until(lambda event: b'"run_complete"' in event.data)
         stream.close()
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set when a reader has left, as far as the server knows. A heartbeat would find out, too; there is none here."""
+def disconnected(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """An event that is set when the server detects a disconnect.
+
+    There is no heartbeat here, which would detect it too.
+    """
     event = asyncio.Event()
     client_detached = Approvals.client_detached
 
-    def tell(asks: Approvals) -> None:
+    def notify(asks: Approvals) -> None:
         client_detached(asks)
         event.set()
 
-    monkeypatch.setattr(Approvals, "client_detached", tell)
+    monkeypatch.setattr(Approvals, "client_detached", notify)
     monkeypatch.setattr("holdfast.server.streams.event_stream.HEARTBEAT_SECONDS", LONG)
     return event
 
 
 @pytest.mark.parametrize("since", ["?since=0", ""])
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
-async def test_who_only_read_and_leaves_is_missed(kind: str, since: str, left: asyncio.Event) -> None:
-    """R11: nothing is said meanwhile."""
-    async with place() as where, serving(where, with_tcp=True) as server:
+async def test_r11_disconnect_of_half_closed_reader_is_detected(
+    kind: str, since: str, disconnected: asyncio.Event
+) -> None:
+    """R11: there is no traffic in the meantime."""
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         stream, _ = await half_closed(server, kind, since)
-        await server.opened()
-        assert not left.is_set()
+        await server.open_workspace()
+        assert not disconnected.is_set()
         stream.close()
-        await asyncio.wait_for(left.wait(), PATIENCE)
+        await asyncio.wait_for(disconnected.wait(), TIMEOUT)
 
 
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
-async def test_who_leaves_a_stream_is_missed_at_once(kind: str, left: asyncio.Event) -> None:
-    """Also one that has left before its stream began."""
-    async with place() as where, serving(where, with_tcp=True) as server:
-        _, workspace = await server.opened()
+async def test_disconnect_from_stream_is_detected_at_once(kind: str, disconnected: asyncio.Event) -> None:
+    """Including a client that disconnected before its stream began."""
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+        _, workspace = await server.open_workspace()
         address, headers = over(server, kind)
         with socket.socket(socket.AF_UNIX if kind == "socket" else socket.AF_INET) as reader:
             reader.connect(address.path or (address.host, address.port))
-            reader.sendall(inside(f"/v1/workspaces/{workspace}/events?since=0", headers=headers))
-        await asyncio.wait_for(left.wait(), PATIENCE)
+            reader.sendall(raw_request(f"/v1/workspaces/{workspace}/events?since=0", headers=headers))
+        await asyncio.wait_for(disconnected.wait(), TIMEOUT)

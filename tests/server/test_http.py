@@ -1,4 +1,4 @@
-"""HTTP itself, over real sockets: what comes in pieces, in a row, half, or not at all."""
+"""HTTP over real sockets: fragmented, pipelined, incomplete and missing requests."""
 
 import asyncio
 import json
@@ -10,42 +10,42 @@ import pytest
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from server.clock import Clock
-from server.helpers import exchange, inside, open_raw, place, serving
+from server.helpers import exchange, in_process_server, open_raw, raw_request, server_directory
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 VERSION = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"
-PATIENCE = 20.0
+TIMEOUT = 20.0
 KEPT = 90.0
-"""Seconds for which a connection stays open on which nothing happens."""
+"""Seconds for which an idle connection stays open."""
 
 
 async def until_end(reader: asyncio.StreamReader) -> bytes:
-    return await asyncio.wait_for(reader.read(), PATIENCE)
+    return await asyncio.wait_for(reader.read(), TIMEOUT)
 
 
-async def test_a_request_that_never_comes_to_its_end_does_not_keep_the_server() -> None:
-    """It may wait for something that a full disk keeps from happening."""
+async def test_request_that_never_ends_does_not_delay_shutdown() -> None:
+    """A handler may wait for something that a full disk prevents."""
     reached = asyncio.Event()
 
     async def wait_for_ever(_scope: Scope, _receive: Receive, _send: Send) -> None:
         reached.set()
         await asyncio.get_running_loop().create_future()
 
-    async with place() as where:
-        listener = UnixListener(where.socket)
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
         server = HttpServer()
         await server.listen(listener.socket, wait_for_ever)
-        reader, writer = await open_raw(where.address)
+        reader, writer = await open_raw(directory.address)
         writer.write(HEALTH)
         await reached.wait()
-        await asyncio.wait_for(server.stop(0.0), PATIENCE)
+        await asyncio.wait_for(server.stop(0.0), TIMEOUT)
         assert await until_end(reader) == b""
         writer.close()
         listener.close()
 
 
-async def test_requests_in_a_row_are_answered_in_a_row() -> None:
-    async with place() as where, serving(where) as server:
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         last = b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         writer.write((HEALTH + VERSION) * 50 + last)
@@ -57,19 +57,19 @@ async def test_requests_in_a_row_are_answered_in_a_row() -> None:
         writer.close()
 
 
-async def test_a_request_may_come_byte_by_byte() -> None:
-    async with place() as where, serving(where) as server:
+async def test_request_may_arrive_byte_by_byte() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         body = json.dumps({"command": "no such command"}).encode()
-        for byte in inside("/v1/control", "POST", body, ["Connection: close"]):
+        for byte in raw_request("/v1/control", "POST", body, ["Connection: close"]):
             writer.write(bytes([byte]))
             await asyncio.sleep(0)
         assert b"HTTP/1.1 400 Bad Request" in await until_end(reader)
         writer.close()
 
 
-async def test_a_body_in_chunks_is_one_body() -> None:
-    async with place() as where, serving(where) as server:
+async def test_chunked_body_is_joined() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         writer.write(b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         for piece in (b'{"comm', b'and":', b'"shutdown"}'):
@@ -81,22 +81,22 @@ async def test_a_body_in_chunks_is_one_body() -> None:
         writer.close()
 
 
-async def test_who_asks_before_sending_is_told_to_go_on() -> None:
-    async with place() as where, serving(where) as server:
+async def test_expect_header_gets_100_continue() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
         body = b'{"command":"shutdown"}'
         head = f"POST /v1/control HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode())
-        assert await asyncio.wait_for(reader.readline(), PATIENCE) == b"HTTP/1.1 100 Continue\r\n"
+        assert await asyncio.wait_for(reader.readline(), TIMEOUT) == b"HTTP/1.1 100 Continue\r\n"
         assert await reader.readline() == b"\r\n"
         writer.write(body)
-        assert await asyncio.wait_for(reader.readline(), PATIENCE) == b"HTTP/1.1 409 Conflict\r\n"
+        assert await asyncio.wait_for(reader.readline(), TIMEOUT) == b"HTTP/1.1 409 Conflict\r\n"
         writer.close()
 
 
-async def test_old_clients_and_those_who_want_it_get_the_end_of_the_connection() -> None:
-    async with place() as where, serving(where) as server:
-        for request in (b"GET /v1/health HTTP/1.0\r\n\r\n", inside("/v1/health", headers=["Connection: close"])):
+async def test_http10_and_connection_close_end_the_connection() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        for request in (b"GET /v1/health HTTP/1.0\r\n\r\n", raw_request("/v1/health", headers=["Connection: close"])):
             reader, writer = await open_raw(server.address)
             writer.write(request)
             answer = await until_end(reader)
@@ -105,29 +105,29 @@ async def test_old_clients_and_those_who_want_it_get_the_end_of_the_connection()
             writer.close()
 
 
-async def test_another_protocol_is_not_spoken_here() -> None:
-    async with place() as where, serving(where) as server:
+async def test_upgrade_is_refused() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         headers = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x", "Sec-WebSocket-Version: 13"]
         reader, writer = await open_raw(server.address)
-        writer.write(inside("/v1/health", headers=headers) + b"\x81\x05hello")
+        writer.write(raw_request("/v1/health", headers=headers) + b"\x81\x05hello")
         answer = await until_end(reader)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.count(b"HTTP/1.1") == 1
         writer.close()
 
 
-async def test_nothing_is_said_after_a_head() -> None:
-    async with place() as where, serving(where) as server:
-        answer = await exchange(server.address, inside("/v1/version", "HEAD", headers=["Connection: close"]))
+async def test_response_to_head_has_no_body() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        answer = await exchange(server.address, raw_request("/v1/version", "HEAD", headers=["Connection: close"]))
         assert (answer.status, answer.body) == (405, b"")
         assert (await exchange(server.address, HEALTH)).status == 200
 
 
-async def test_a_body_that_nobody_wants_is_passed_over() -> None:
-    """A refusal comes at once; what is still on its way is read, and the connection goes on."""
-    async with place() as where, serving(where) as server:
+async def test_unread_body_is_skipped() -> None:
+    """A refusal is sent at once; the remaining body is read, and the connection continues."""
+    async with server_directory() as directory, in_process_server(directory) as server:
         reader, writer = await open_raw(server.address)
-        writer.write(inside("/v1/nothing", "POST", b"x" * 500_000))
+        writer.write(raw_request("/v1/nothing", "POST", b"x" * 500_000))
         writer.write(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         answers = await until_end(reader)
         assert answers.startswith(b"HTTP/1.1 404 Not Found")
@@ -144,56 +144,56 @@ async def test_a_body_that_nobody_wants_is_passed_over() -> None:
         b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: ",
     ],
 )
-async def test_what_never_ends_is_not_kept(beginning: bytes) -> None:
-    """Far more than a head may be long, in pieces that each say nothing new."""
-    async with place() as where, serving(where) as server:
+async def test_endless_head_is_not_buffered(beginning: bytes) -> None:
+    """Far more than the limit of a head, in pieces."""
+    async with server_directory() as directory, in_process_server(directory) as server:
         _, writer = await open_raw(server.address)
         writer.write(beginning)
         with pytest.raises(ConnectionError):
-            await _go_on(writer)
+            await _send_until_closed(writer)
         writer.transport.abort()
         assert (await exchange(server.address, HEALTH)).status == 200
 
 
-async def _go_on(writer: asyncio.StreamWriter) -> None:
+async def _send_until_closed(writer: asyncio.StreamWriter) -> None:
     for _ in range(400):
         writer.write(b"x" * 50_000)
-        await asyncio.wait_for(writer.drain(), PATIENCE)
+        await asyncio.wait_for(writer.drain(), TIMEOUT)
         await asyncio.sleep(0)
 
 
-async def test_who_asks_on_without_reading_is_not_heard_on() -> None:
-    """What they are owed must not grow for ever; when they read, all that was heard is answered."""
-    async with place() as where, serving(where):
+async def test_reading_pauses_while_responses_are_unread() -> None:
+    """The unsent responses must stay bounded; when the client reads, every accepted request is answered."""
+    async with server_directory() as directory, in_process_server(directory):
         with socket.socket(socket.AF_UNIX) as asker:
-            asker.connect(str(where.socket))
+            asker.connect(str(directory.socket))
             asker.setblocking(False)
             loop = asyncio.get_running_loop()
             with pytest.raises(TimeoutError):
-                await _ask_on(asker)
+                await _send_requests(asker)
             asker.shutdown(socket.SHUT_WR)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while await loop.sock_recv(asker, 1 << 20):
                     pass
 
 
-async def _ask_on(asker: socket.socket) -> None:
-    """Far more than fits into a connection."""
+async def _send_requests(asker: socket.socket) -> None:
+    """Send far more requests than a connection can buffer."""
     for _ in range(1_000):
         async with asyncio.timeout(1):
             await asyncio.get_running_loop().sock_sendall(asker, VERSION * 1_000)
 
 
-async def test_what_follows_a_body_is_no_header() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+async def test_trailers_are_not_headers() -> None:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         head = f"Host: 127.0.0.1:{server.tcp.port}\r\nAuthorization: Bearer {server.tcp.token}\r\n"
         head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
         request = f"POST /v1/control HTTP/1.1\r\n{head}\r\n2\r\n{{}}\r\n0\r\nOrigin: http://x\r\n\r\n"
         assert (await exchange(server.tcp, request.encode())).status == 400
 
 
-async def test_half_a_body_behind_an_answer_is_not_waited_for() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+async def test_incomplete_body_after_response_is_not_awaited() -> None:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         clock = Clock()
         reader, writer = await open_raw(server.tcp)
         writer.write(b"POST /v1/control HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
@@ -205,10 +205,10 @@ async def test_half_a_body_behind_an_answer_is_not_waited_for() -> None:
         writer.close()
 
 
-async def test_half_a_body_gains_time_by_growing_and_half_a_head_does_not() -> None:
-    """Nor does a connection on which nothing was asked, or nothing is asked any more."""
+async def test_growing_body_extends_idle_timeout_and_growing_head_does_not() -> None:
+    """Neither does a connection without a request, before or after the first one."""
     head, body = b"GET /v1/health HTTP/1.1\r\n", b"POST /v1/control HTTP/1.1\r\nContent-Length: 100\r\n\r\n{"
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         clock = Clock()
         half_head, half_body, silent, kept = [await open_raw(server.address) for _ in range(4)]
         half_head[1].write(head)
@@ -230,28 +230,28 @@ async def test_half_a_body_gains_time_by_growing_and_half_a_head_does_not() -> N
             writer.close()
 
 
-async def test_a_body_that_makes_no_sense_is_answered() -> None:
-    async with place() as where, serving(where) as server:
+async def test_malformed_body_gets_response() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         request = b"POST /v1/control HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nno number\r\n"
         assert (await exchange(server.address, request)).status == 400
 
 
-async def test_who_asks_for_nothing_takes_no_descriptors_from_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_yield_descriptors_to_active_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.server.http.connection._descriptors", lambda: 32)
-    async with place() as where, serving(where, with_tcp=True) as server:
-        workspace = await (await server.client()).create_workspace(where.project())
-        stream = inside(f"/v1/workspaces/{workspace.id}/events?since=0")
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+        workspace = await (await server.client()).create_workspace(directory.project())
+        stream = raw_request(f"/v1/workspaces/{workspace.id}/events?since=0")
         busy = [await open_raw(server.address) for _ in range(12)]
         for reader, writer in busy:
             writer.write(stream)
-            await asyncio.wait_for(reader.readuntil(b'"hello"'), PATIENCE)
+            await asyncio.wait_for(reader.readuntil(b'"hello"'), TIMEOUT)
         for address, most in ((server.address, 4), (server.tcp, 8)):
             idle = [await open_raw(address) for _ in range(40)]
             gone = await asyncio.gather(*(is_cut(reader) for reader, _ in idle[: 40 - most]))
             assert all(gone), "the oldest make room"
             for reader, writer in idle[40 - most :]:
                 writer.write(HEALTH)
-                await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+                await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT)
             for _, writer in idle:
                 writer.close()
         for reader, writer in busy:

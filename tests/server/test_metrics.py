@@ -1,4 +1,4 @@
-"""What is counted and measured of a story of events, on the paths after failures too, and who else hears of it."""
+"""Counters and spans of a sequence of events, including failures, and delivery to observers."""
 
 import logging
 import os
@@ -67,7 +67,13 @@ def end(outcome: Outcome, name: str = "r", error: str = "") -> RunCompleteEvent:
     )
 
 
-def said(change: ChangeKind, *parts: Part, role: Any = "assistant", name: str = "m", of: str = "r") -> MessageEvent:  # noqa: ANN401
+def message_event(
+    change: ChangeKind,
+    *parts: Part,
+    role: Any = "assistant",  # noqa: ANN401
+    name: str = "m",
+    of: str = "r",
+) -> MessageEvent:
     model = "model" if role == "assistant" else ""
     message = Message(parts, MessageId(name), role, SessionId("s"), model, "provider", 0, 0, run_id=RunId(of))
     return MessageEvent(Change(change, message))
@@ -86,37 +92,37 @@ def session(change: ChangeKind, cost: float, name: str = "s", parent: str = "") 
     return SessionEvent(Change(change, Session(sid, above, "", 0, 0, 0, MessageId(""), cost, 0, 0, False, 0)))
 
 
-def asked(of: str, name: str) -> PermissionRequestEvent:
+def permission_event(of: str, name: str) -> PermissionRequestEvent:
     request = PermissionRequest("p", SessionId("s"), ToolCallId(name), "bash", "", "", {}, "/", run_id=RunId(of))
     return PermissionRequestEvent(Change("created", request))
 
 
-def answered(name: str, *, granted: bool = False, denied: bool = False, action: str = "") -> DurableEvent:
+def resolved_event(name: str, *, granted: bool = False, denied: bool = False, action: str = "") -> DurableEvent:
     notice = PermissionNotification(ToolCallId(name), granted, denied, "p", action=action)
     return PermissionNotificationEvent(Change("created", notice))
 
 
 DONE = FinishPart(Finish("end_turn", 0))
-INQUIRED = QuestionRequestEvent(Change("created", QuestionRequest("q", SessionId("s"), ToolCallId("c"), ())))
+QUESTION_RESOLVED = QuestionRequestEvent(Change("created", QuestionRequest("q", SessionId("s"), ToolCallId("c"), ())))
 
-COUNTED: tuple[tuple[DurableEvent, float], ...] = (
+COUNTER_CASES: tuple[tuple[DurableEvent, float], ...] = (
     (run(0), 0),
     (run(0, "never"), 0),
     (RunEvent(Change("updated", run(0).change.object)), 50),
     (run(1), 100),
     (run(1, cancel_requested=True), 101),
     (run(3), 103),
-    (said("created"), 104),
-    (said("updated"), 104),
-    *[(said("updated", DONE), 104)] * 3,
-    (said("updated", DONE, role="user"), 104),
-    (said("created", DONE), 104),
-    (said("created", result("a"), result("b", is_error=True), role="tool"), 104),
-    (said("updated", result("a"), role="tool"), 104),
-    (asked("r", "a"), 105),
-    (asked("r", "a"), 105),
-    (INQUIRED, 105),
-    (answered("a", granted=True), 106),
+    (message_event("created"), 104),
+    (message_event("updated"), 104),
+    *[(message_event("updated", DONE), 104)] * 3,
+    (message_event("updated", DONE, role="user"), 104),
+    (message_event("created", DONE), 104),
+    (message_event("created", result("a"), result("b", is_error=True), role="tool"), 104),
+    (message_event("updated", result("a"), role="tool"), 104),
+    (permission_event("r", "a"), 105),
+    (permission_event("r", "a"), 105),
+    (QUESTION_RESOLVED, 105),
+    (resolved_event("a", granted=True), 106),
     (end("completed"), 115),
     (end("failed", "never"), 116),
     (run(1, "again"), 200),
@@ -134,8 +140,8 @@ COUNTED: tuple[tuple[DurableEvent, float], ...] = (
 
 def check_counters() -> None:
     metrics = Metrics()
-    for event, now in COUNTED:
-        metrics.hear("/", event, now)
+    for event, now in COUNTER_CASES:
+        metrics.record("/", event, now)
     text = render(metrics.families())
     pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     found = {name.removeprefix("holdfast_"): float(value) for name, value in pairs}
@@ -164,12 +170,12 @@ def check_counters() -> None:
 
 
 def check_costs() -> None:
-    """Of so many sessions the cost is remembered; of the one that changed last for longest."""
+    """The cost of a bounded number of sessions is remembered; the least recently changed is dropped first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counters, "_KEPT", 2)
+        patch.setattr(counters, "_MAX_SESSIONS", 2)
         metrics = Metrics()
         for name, cost in (("a", 1.0), ("b", 1.0), ("a", 2.0), ("c", 1.0), ("a", 4.0), ("b", 9.0), ("a", 4.5)):
-            metrics.hear("/", session("updated", cost, name), 0)
+            metrics.record("/", session("updated", cost, name), 0)
         assert "holdfast_cost_dollars_total 3.5\n" in render(metrics.families())
 
 
@@ -178,7 +184,7 @@ def check_all_counters() -> None:
     check_costs()
 
 
-def test_every_event_is_counted_as_what_it_is() -> None:
+def test_each_event_updates_its_counters() -> None:
     labels = "(*map(str, _BOUNDS), '+Inf'), self._buckets"
     equivalent = {
         f"zip({labels}, strict=True) -> zip({labels})": "they are equally long",
@@ -189,32 +195,32 @@ def test_every_event_is_counted_as_what_it_is() -> None:
 
 # Spans
 
-TOLD: tuple[tuple[DurableEvent, float], ...] = (
+SPAN_CASES: tuple[tuple[DurableEvent, float], ...] = (
     (run(0), 95),
-    (said("created", call("x"), of="unknown"), 96),
-    (asked("unknown", "a"), 96),
+    (message_event("created", call("x"), of="unknown"), 96),
+    (permission_event("unknown", "a"), 96),
     (run(1, started_at=99_000), 100),
     (run(1, started_at=99_000, cancel_requested=True), 101),
-    (said("created", role="user"), 101),
-    (said("updated", call("a", finished=False)), 101.5),
-    (said("updated", call("a"), call("b")), 102),
-    (said("updated", call("a"), call("b"), DONE), 103),
-    (said("deleted", call("z")), 103),
-    (asked("r", "a"), 104),
-    (asked("r", "other"), 104),
-    (answered("a"), 104.5),
-    (answered("a", granted=True), 105),
-    (answered("b", denied=True), 105),
-    (answered("b", granted=True, action="allow_session"), 105),
+    (message_event("created", role="user"), 101),
+    (message_event("updated", call("a", finished=False)), 101.5),
+    (message_event("updated", call("a"), call("b")), 102),
+    (message_event("updated", call("a"), call("b"), DONE), 103),
+    (message_event("deleted", call("z")), 103),
+    (permission_event("r", "a"), 104),
+    (permission_event("r", "other"), 104),
+    (resolved_event("a"), 104.5),
+    (resolved_event("a", granted=True), 105),
+    (resolved_event("b", denied=True), 105),
+    (resolved_event("b", granted=True, action="allow_session"), 105),
     (run(1, "h", session_id=SessionId("m$$a"), started_at=0), 106),
     (run(1, "child", session_id=SessionId("s2"), parent_run_id=RunId("r"), started_at=80_000), 106),
     (end("completed", "h"), 107),
-    (said("created", result("a"), result("nobody"), role="tool"), 108),
+    (message_event("created", result("a"), result("nobody"), role="tool"), 108),
     (run(2), 109),
-    (said("updated", call("a"), call("c"), name="m2"), 110),
-    (said("created", result("c", is_error=True), role="tool"), 111),
+    (message_event("updated", call("a"), call("c"), name="m2"), 110),
+    (message_event("created", result("c", is_error=True), role="tool"), 111),
     (run(1, "o", session_id=SessionId("s3")), 111),
-    (said("created", call("d"), name="m3", of="o"), 111),
+    (message_event("created", call("d"), name="m3", of="o"), 111),
     (end("failed", error="It broke."), 112),
     (end("interrupted", "child"), 50),
     (end("completed"), 113),
@@ -222,7 +228,7 @@ TOLD: tuple[tuple[DurableEvent, float], ...] = (
     (end("cancelled", "late"), 115),
     (run(1, "sent", session_id=SessionId("m3$$d")), 116),
     (end("completed", "sent"), 117),
-    (said("created", result("d"), role="tool", of="o"), 118),
+    (message_event("created", result("d"), role="tool", of="o"), 118),
     (end("completed", "o"), 119),
 )
 
@@ -235,7 +241,7 @@ def _shown(span: Span) -> tuple[object, ...]:
 
 def check_spans() -> None:
     spans = Spans()
-    ended = [span for event, now in TOLD for span in spans.hear("/work", event, now)]
+    ended = [span for event, now in SPAN_CASES for span in spans.record("/work", event, now)]
     assert [_shown(span) for span in ended] == [
         ("chat", 106, 107, "", "invoke_agent:h"),
         ("invoke_agent", 106, 107, "", "execute_tool tool-a:102"),
@@ -278,7 +284,7 @@ def check_spans() -> None:
     assert "secret" not in str(ended)
 
 
-def test_every_event_begins_or_ends_the_spans_it_should() -> None:
+def test_each_event_begins_or_ends_its_spans() -> None:
     equivalent = {
         "case _:; pass -> (nothing)": "there is nothing to do",
         "open_.step or open_.run -> open_.step": "an open run has a step",
@@ -287,56 +293,56 @@ def test_every_event_begins_or_ends_the_spans_it_should() -> None:
     assert_every_clause_decides(Spans, check_spans, equivalent, STEPS)
 
 
-# Who listens
+# Observers
 
 
 class Outlet:
-    """Notes what it is told, beside what was counted by then."""
+    """Records published entries together with the metrics at that time."""
 
-    def __init__(self, heard: list[str]) -> None:
-        self.heard = heard
+    def __init__(self, recorded: list[str]) -> None:
+        self.recorded = recorded
 
     def publish(self, entries: Iterable[Entry]) -> None:
-        self.heard += [f"told {entry.number}" for entry in entries]
+        self.recorded += [f"told {entry.number}" for entry in entries]
 
     def publish_live(self, event: LiveEvent) -> None:
-        self.heard.append(f"live {event}")
+        self.recorded.append(f"live {event}")
 
 
-@pytest.mark.parametrize("wanted", [{}, {"metrics": True}], ids=["nobody", "metrics"])
-def test_who_listens_hears_after_the_readers_and_disturbs_nobody(
+@pytest.mark.parametrize("wanted", [{}, {"metrics": True}], ids=["no observer", "metrics"])
+def test_observer_runs_after_readers_and_its_failure_affects_no_reader(
     wanted: dict[str, bool], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be counted is logged; the next event is counted, and everything reaches the readers."""
+    """An event that cannot be counted is logged; the next event is counted, and every event reaches the readers."""
     watched = Observers(Options(**wanted))  # type: ignore[arg-type]
     assert (watched.metrics is None, watched.telemetry, watched.problems()) == (not wanted, None, ())
     assert (watched.observe is None) == (not wanted)
     if watched.observe is None or watched.metrics is None:
         return
-    heard: list[str] = []
-    count = watched.metrics.hear
+    recorded: list[str] = []
+    count = watched.metrics.record
 
-    def hear(path: str, event: DurableEvent, now: float) -> None:
-        heard.append(f"heard in {path}")
+    def observe(path: str, event: DurableEvent, now: float) -> None:
+        recorded.append(f"heard in {path}")
         if isinstance(event, SessionEvent):
             raise ValueError("not this one")
         count(path, event, now)
 
-    watched._ears[:] = [hear]
-    outlet = watched.observe("/work", Outlet(heard))
+    watched._observers[:] = [observe]
+    outlet = watched.observe("/work", Outlet(recorded))
     events: tuple[DurableEvent, ...] = (session("created", 1.0), run(0))
     outlet.publish(Entry(number, event, encode_event(event)) for number, event in enumerate(events))
-    assert heard == ["told 0", "told 1", "heard in /work", "heard in /work"]
+    assert recorded == ["told 0", "told 1", "heard in /work", "heard in /work"]
     assert "holdfast_runs_accepted_total 1\n" in render(watched.metrics.families())
     assert [record.message for record in caplog.records] == ["an event could not be counted"]
     output = ToolOutput(SessionId("s"), MessageId("m"), ToolCallId("c"), 0, "x")
     outlet.publish_live(ToolOutputEvent(output))
-    assert heard[-1] == f"live {ToolOutputEvent(output)}"
+    assert recorded[-1] == f"live {ToolOutputEvent(output)}"
     watched.close()
 
 
-class Taken:
-    """A collector of spans that the test holds back."""
+class HeldCollector:
+    """Span collector that the test holds back."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -356,55 +362,53 @@ class Taken:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
-    made = Taken("")
+def held_collector(monkeypatch: pytest.MonkeyPatch) -> HeldCollector:
+    made = HeldCollector("")
     monkeypatch.setattr(telemetry, "import_module", lambda _: type("Otlp", (), {"Collector": lambda _: made}))
     return made
 
 
-def test_what_has_ended_is_sent_before_the_server_leaves(taken: Taken) -> None:
+def test_ended_spans_are_sent_before_server_exits(held_collector: HeldCollector) -> None:
     there = Observers(Options(telemetry="http://127.0.0.1:9"))
     assert there.telemetry is not None
     assert there.observe is not None
     outlet = there.observe("/work", Outlet([]))
     outlet.publish(Entry(0, event, b"") for event in (run(1), run(2), end("completed")))
-    taken.go_on.set()
+    held_collector.go_on.set()
     there.close()
-    assert (taken.spans, taken.is_closed) == (["chat", "chat", "invoke_agent"], True)
+    assert (held_collector.spans, held_collector.is_closed) == (["chat", "chat", "invoke_agent"], True)
     assert there.problems() == ()
 
 
-def test_a_collector_that_does_not_keep_up_loses_spans_and_holds_nobody_up(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
+def test_slow_collector_loses_spans_without_blocking(
+    held_collector: HeldCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST", 2)
+    monkeypatch.setattr(telemetry, "_MAX_QUEUED", 2)
     there = telemetry.Telemetry("http://127.0.0.1:9")
-    there.hear("/", run(1), 0)
-    there.hear("/", run(2), 1)
-    assert taken.begun.wait(20)
+    there.record("/", run(1), 0)
+    there.record("/", run(2), 1)
+    assert held_collector.begun.wait(20)
     for step in range(3, 20):
-        there.hear("/", run(step), step)
+        there.record("/", run(step), step)
     there.close()
-    taken.go_on.set()
+    held_collector.go_on.set()
     there._ended.put(None)
     there._thread.join(20)
-    assert (len(taken.spans), taken.is_closed) == (3, True)
+    assert (len(held_collector.spans), held_collector.is_closed) == (3, True)
 
 
-def test_a_collector_that_breaks_is_closed(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_collector_is_closed(held_collector: HeldCollector, monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[object] = []
     monkeypatch.setattr(threading, "excepthook", broken.append)
     there = telemetry.Telemetry("http://127.0.0.1:9")
-    taken.go_on.set()
-    there.hear("/", run(1), 0)
-    there.hear("/", end("failed", error="It broke."), 0)
+    held_collector.go_on.set()
+    there.record("/", run(1), 0)
+    there.record("/", end("failed", error="It broke."), 0)
     there.close()
-    assert (taken.is_closed, len(broken)) == (True, 1)
+    assert (held_collector.is_closed, len(broken)) == (True, 1)
 
 
-def test_without_the_package_the_reason_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "holdfast.server.telemetry.otlp", None)
     there = Observers(Options(telemetry="http://127.0.0.1:9"))
     there.close()
@@ -418,13 +422,13 @@ def test_without_the_package_the_reason_is_told(
 
 
 _EXACT = 5
-"""The file that is just long enough."""
+"""The largest size that is kept."""
 
 
-def test_a_log_is_turned_over_before_it_grows_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five files are kept. A log that is not the one stderr was given is left alone."""
+def test_log_is_rotated_before_it_exceeds_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five files are kept. A log other than the one passed as stderr is not changed."""
     path = tmp_path / "server.log"
-    monkeypatch.setattr(rotating_log, "LONGEST", 10)
+    monkeypatch.setattr(rotating_log, "MAX_BYTES", 10)
     kept = [os.dup(number) for number in (1, 2)]
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:

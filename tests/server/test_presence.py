@@ -1,4 +1,4 @@
-"""The machine, sentence by sentence. `test_presence_walk.py` walks all of it."""
+"""The presence state machine, rule by rule. `test_presence_walk.py` covers it exhaustively."""
 
 import msgspec
 import pytest
@@ -47,7 +47,7 @@ STAYS = Presence(leaves_when_idle=False)
 
 
 def after(presence: Presence, *events: PresenceEvent) -> tuple[Presence, tuple[Effect, ...]]:
-    """The presence after several events, and all their effects."""
+    """Return the presence after several events, with all their effects."""
     effects: tuple[Effect, ...] = ()
     for event in events:
         presence, more = transition(presence, event)
@@ -72,8 +72,8 @@ def test_a_create_claims_with_a_hold() -> None:
     assert effects == (Arm(W, A, 1, "create"),)
 
 
-def test_a_second_create_gives_a_full_grace_again_and_the_old_timer_is_harmless() -> None:
-    """The claim stays one claim, and only the newer timer ends it."""
+def test_second_create_restarts_grace_and_old_timer_has_no_effect() -> None:
+    """There is still one claim, and only the newer timer ends it."""
     presence, effects = after(STAYS, Create(W, A), Create(W, A))
     assert [*presence.workspaces[W].claims] == [A]
     assert effects[1:] == (Arm(W, A, 2, "create"),)
@@ -81,13 +81,13 @@ def test_a_second_create_gives_a_full_grace_again_and_the_old_timer_is_harmless(
     assert after(presence, HoldOver(W, A, 2))[1] == (CloseWorkspace(W),)
 
 
-def test_a_create_with_streams_open_only_takes_a_release_back() -> None:
+def test_create_with_open_streams_only_revokes_release() -> None:
     presence = at(Create(W, A), Attach(W, A))
     assert after(presence, Create(W, A)) == (presence, ())
     assert after(presence, Release(W, A), Create(W, A)) == (presence, ())
 
 
-def test_a_create_in_the_detach_grace_makes_it_a_create_grace() -> None:
+def test_create_during_detach_grace_starts_create_grace() -> None:
     presence, effects = after(STAYS, Create(W, A), Attach(W, A), Detach(W, A), Create(W, A))
     assert claim(presence) == Claim(hold="create", generation=3)
     assert effects[-1] == Arm(W, A, 3, "create")
@@ -110,21 +110,21 @@ def test_an_attach_needs_an_open_workspace() -> None:
         assert after(closing, Attach(W, A)) == (closing, (Refuse("not open"),))
 
 
-def test_the_last_of_two_streams_begins_the_detach_grace() -> None:
+def test_end_of_last_stream_begins_detach_grace() -> None:
     presence, effects = after(at(Create(W, A), Attach(W, A), Attach(W, A)), Detach(W, A))
     assert (claim(presence), effects) == (Claim(streams=1, generation=1), ())
     presence, effects = after(presence, Detach(W, A))
     assert (claim(presence), effects) == (Claim(hold="detach", generation=2), (Arm(W, A, 2, "detach"),))
 
 
-def test_who_comes_back_within_the_detach_grace_keeps_the_workspace_and_the_session() -> None:
+def test_return_within_detach_grace_keeps_workspace_and_session() -> None:
     presence, effects = after(at(Create(W, A), Attach(W, A), View(W, A, S), Detach(W, A)), Attach(W, A))
     assert (claim(presence), effects) == (Claim(streams=1, generation=2, session=S), ())
     assert after(presence, HoldOver(W, A, 2)) == (presence, ())
 
 
-def test_a_timer_of_an_earlier_absence_does_not_cut_the_next_one_short() -> None:
-    """Away, back, away again: the first timer finds the same state as when it was set, and still does nothing."""
+def test_timer_of_earlier_absence_does_not_shorten_next() -> None:
+    """Away, back, away again: the first timer finds the state in which it was set, and still has no effect."""
     presence, effects = after(at(Create(W, A), Attach(W, A)), Detach(W, A), Attach(W, A), Detach(W, A))
     assert effects == (Arm(W, A, 2, "detach"), Arm(W, A, 3, "detach"))
     assert after(presence, HoldOver(W, A, 2)) == (presence, ())
@@ -137,30 +137,30 @@ def test_a_timer_counts_for_its_own_pair_only() -> None:
         assert after(presence, stale) == (presence, ())
 
 
-def test_a_grace_of_no_time_ends_at_once() -> None:
+def test_zero_grace_ends_at_once() -> None:
     _, effects = after(at(Create(W, A), Attach(W, A)), Detach(W, A), HoldOver(W, A, 2))
     assert effects == (Arm(W, A, 2, "detach"), CloseWorkspace(W))
 
 
-def test_a_release_without_streams_takes_the_claim_away_once() -> None:
+def test_release_without_streams_removes_claim_once() -> None:
     presence, effects = after(at(Create(W, A)), Release(W, A))
     assert (claim(presence), effects) == (None, (CloseWorkspace(W),))
     assert after(presence, Release(W, A)) == (presence, ())
 
 
-def test_a_release_with_a_stream_waits_for_its_end_and_leaves_no_grace() -> None:
+def test_release_with_stream_takes_effect_at_its_end_without_grace() -> None:
     presence, effects = after(at(Create(W, A), Attach(W, A)), Release(W, A))
     assert (claim(presence), effects) == (Claim(streams=1, generation=1, released=True), ())
     assert after(presence, Detach(W, A))[1] == (CloseWorkspace(W),)
 
 
-def test_a_release_of_somebody_unknown_means_nothing() -> None:
+def test_release_of_unknown_client_has_no_effect() -> None:
     assert after(STAYS, Release(W, A)) == (STAYS, ())
     presence = at(Create(W, A))
     assert after(presence, Release(W, B)) == (presence, ())
 
 
-def test_a_released_client_that_comes_again_has_a_fresh_claim() -> None:
+def test_released_client_that_returns_has_new_claim() -> None:
     presence = at(Create(W, A), Attach(W, A), View(W, A, S), Create(W, B), Release(W, A), Detach(W, A), Attach(W, A))
     assert claim(presence) == Claim(streams=1)
 
@@ -175,7 +175,7 @@ def test_a_retired_client_loses_all_its_claims_even_with_streams() -> None:
     assert after(presence, HoldOver(V, A, 1)) == (presence, ())
 
 
-def test_a_retired_client_never_comes_again() -> None:
+def test_retired_client_is_refused_forever() -> None:
     presence = at(Create(W, B), Retire(A))
     for event in (Create(W, A), CreateBegan(A), Attach(W, A)):
         assert after(presence, event) == (presence, (Refuse("retired"),))
@@ -216,7 +216,7 @@ def test_the_attached_clients_of_a_session_are_counted() -> None:
     assert (attached(presence, W, S), attached(presence, W, T), attached(presence, W, SessionId(""))) == (0, 0, 0)
 
 
-def test_the_current_session_goes_with_the_claim() -> None:
+def test_viewed_session_ends_with_claim() -> None:
     presence = at(Create(W, B), Attach(W, A), View(W, A, S), Detach(W, A), HoldOver(W, A, 2), Attach(W, A))
     assert (claim(presence), attached(presence, W, S)) == (Claim(streams=1), 0)
 
@@ -224,14 +224,14 @@ def test_the_current_session_goes_with_the_claim() -> None:
 # Workspaces
 
 
-def test_a_workspace_lives_as_long_as_one_of_two_clients() -> None:
+def test_workspace_stays_open_for_last_client() -> None:
     presence, effects = after(at(Create(W, A), Create(W, B)), HoldOver(W, A, 1))
     assert effects == ()
     assert after(presence, HoldOver(W, B, 2))[1] == (CloseWorkspace(W),)
 
 
-def test_a_run_outlives_everybodys_leaving() -> None:
-    """C-39: the workspace closes with the end of the work, not with the last client."""
+def test_c39_run_continues_after_last_client_leaves() -> None:
+    """C-39: the workspace closes at the end of the work, not when the last client leaves."""
     presence, effects = after(at(Create(W, A), Attach(W, A), WorkBegan(W)), Detach(W, A), HoldOver(W, A, 2), Retire(A))
     assert effects == (Arm(W, A, 2, "detach"),)
     presence, effects = after(presence, WorkEnded(W))
@@ -239,14 +239,14 @@ def test_a_run_outlives_everybodys_leaving() -> None:
     assert after(presence, WorkEnded(W)) == (presence, ())
 
 
-def test_who_comes_back_while_work_goes_on_keeps_the_workspace() -> None:
+def test_c39_return_during_work_keeps_workspace() -> None:
     """C-39."""
     _, effects = after(at(Create(W, A), WorkBegan(W)), HoldOver(W, A, 1), Attach(W, B), WorkEnded(W))
     assert effects == ()
 
 
 def test_work_keeps_a_workspace_that_recovery_opened() -> None:
-    """Nobody has asked for it; its unfinished runs go on, and it closes after them."""
+    """No client has requested it; its unfinished runs continue, and it closes after them."""
     presence, effects = after(STAYS, Opened(W))
     assert (presence.workspaces, effects) == ({W: Workspace(working=True)}, ())
     assert after(presence, WorkEnded(W))[1] == (CloseWorkspace(W),)
@@ -262,7 +262,7 @@ def test_work_may_begin_before_the_first_create() -> None:
     assert presence.workspaces == {W: Workspace(claims={A: Claim(hold="create", generation=1)}, working=True)}
 
 
-def test_a_workspace_that_is_wanted_again_while_it_is_closed_opens_again() -> None:
+def test_create_during_close_reopens_workspace() -> None:
     presence, effects = after(at(Create(W, A), Release(W, A)), Create(W, B), Closed(W))
     assert effects == (Arm(W, B, 2, "create"), OpenWorkspace(W))
     presence, effects = after(presence, Opened(W, working=False), Attach(W, B))
@@ -270,29 +270,29 @@ def test_a_workspace_that_is_wanted_again_while_it_is_closed_opens_again() -> No
     assert presence.workspaces == {W: Workspace(claims={B: Claim(streams=1, generation=2)})}
 
 
-def test_work_that_comes_while_a_workspace_is_closed_opens_it_again() -> None:
+def test_work_during_close_reopens_workspace() -> None:
     _, effects = after(at(Opened(W), WorkEnded(W)), WorkBegan(W), Closed(W))
     assert effects == (OpenWorkspace(W),)
 
 
-def test_who_goes_again_before_it_is_closed_changes_nothing() -> None:
+def test_departure_before_end_of_close_changes_nothing() -> None:
     presence, effects = after(at(Create(W, A), Release(W, A)), Create(W, B), HoldOver(W, B, 2), Closed(W))
     assert (presence.workspaces, effects) == ({}, (Arm(W, B, 2, "create"),))
 
 
-def test_who_goes_while_it_is_opened_again_closes_it_when_it_is_open() -> None:
+def test_departure_during_reopen_closes_workspace_afterwards() -> None:
     opening = at(Create(W, A), Release(W, A), Create(W, B), Closed(W))
     presence, effects = after(opening, Release(W, B))
     assert (presence.workspaces[W], effects) == (Workspace("opening"), ())
     assert after(presence, Opened(W, working=False))[1] == (CloseWorkspace(W),)
 
 
-def test_a_workspace_that_cannot_be_opened_again_is_gone_with_its_claims() -> None:
+def test_failed_reopen_removes_workspace_and_claims() -> None:
     presence, effects = after(at(Create(W, A), Release(W, A), Create(W, B), Closed(W)), Closed(W), HoldOver(W, B, 2))
     assert (presence.workspaces, effects) == ({}, ())
 
 
-def test_an_unasked_close_is_a_bug_unless_the_server_leaves() -> None:
+def test_unrequested_close_is_illegal_unless_server_exits() -> None:
     presence = at(Create(W, A), Attach(W, A))
     with pytest.raises(IllegalTransition):
         transition(presence, Closed(W))
@@ -302,7 +302,7 @@ def test_an_unasked_close_is_a_bug_unless_the_server_leaves() -> None:
 # The server
 
 
-def test_the_last_one_out_begins_the_linger_and_its_end_closes_the_server() -> None:
+def test_last_departure_begins_linger_and_its_end_stops_server() -> None:
     presence, effects = start(leaves_when_idle=True)
     assert effects == (ArmLinger(1),)
     presence, effects = after(presence, Create(W, A), Release(W, A), Closed(W))
@@ -311,12 +311,12 @@ def test_the_last_one_out_begins_the_linger_and_its_end_closes_the_server() -> N
     assert (presence.leaving, effects) == (True, (CloseServer(),))
 
 
-def test_a_server_that_nobody_ever_comes_to_leaves() -> None:
+def test_server_without_any_client_exits() -> None:
     presence, _ = start(leaves_when_idle=True)
     assert after(presence, LingerOver(1))[1] == (CloseServer(),)
 
 
-def test_a_server_that_was_asked_for_stays() -> None:
+def test_explicitly_started_server_stays() -> None:
     presence, effects = start(leaves_when_idle=False)
     assert (presence, effects) == (STAYS, ())
     _, effects = after(presence, Opened(W), WorkEnded(W), Closed(W), LingerOver(0), LingerOver(1))
@@ -324,7 +324,7 @@ def test_a_server_that_was_asked_for_stays() -> None:
 
 
 @pytest.mark.parametrize("event", [CreateBegan(A), Create(W, A), Opened(W), WorkBegan(W)], ids=repr)
-def test_whatever_comes_within_the_linger_ends_it(event: PresenceEvent) -> None:
+def test_any_arrival_during_linger_ends_it(event: PresenceEvent) -> None:
     presence = at(event, presence=start(leaves_when_idle=True)[0])
     assert presence.linger is None
     assert after(presence, LingerOver(1)) == (presence, ())
@@ -337,7 +337,7 @@ def test_a_create_in_flight_keeps_the_server() -> None:
     assert after(presence, CreateOver())[1] == (ArmLinger(3),)
 
 
-def test_a_create_that_was_not_begun_cannot_be_over() -> None:
+def test_end_of_unknown_create_is_illegal() -> None:
     with pytest.raises(IllegalTransition):
         transition(STAYS, CreateOver())
 
@@ -348,25 +348,25 @@ def test_a_failed_create_begins_a_new_linger() -> None:
     assert after(presence, LingerOver(1)) == (presence, ())
 
 
-def test_leaving_is_told_once_and_for_ever() -> None:
+def test_exit_effect_occurs_once() -> None:
     presence, effects = after(at(Create(W, A), Attach(W, A), Retire(B)), Stop(), Stop())
     assert effects == (CloseServer(),)
     for event in (CreateBegan(A), CreateBegan(B), Create(W, A), Attach(W, A)):
         assert after(presence, event) == (presence, (Refuse("leaving"),))
 
 
-def test_a_slow_create_that_ends_while_the_server_leaves_leaves_no_workspace_behind() -> None:
+def test_create_that_ends_during_exit_leaves_no_workspace() -> None:
     presence, effects = after(at(CreateBegan(A)), Stop(), Create(W, A), CreateOver(), Closed(W))
     assert effects == (CloseServer(), Refuse("leaving"), CloseWorkspace(W))
     assert is_idle(presence)
 
 
-def test_nothing_is_opened_again_when_the_server_leaves() -> None:
+def test_no_workspace_reopens_during_exit() -> None:
     presence, effects = after(at(Create(W, A), Release(W, A), Create(W, B)), Stop(), Closed(W))
     assert (presence.workspaces, effects) == ({}, (CloseServer(),))
 
 
-def test_a_presence_does_not_change() -> None:
+def test_presence_is_immutable() -> None:
     presence = at(Create(W, A))
     encoded = msgspec.json.encode(presence)
     after(presence, Create(V, B), Attach(W, A), Retire(A), Stop())

@@ -1,4 +1,4 @@
-"""The machine, all of it: every rule at every edge of the walk."""
+"""Rules of the presence state machine, checked at every edge of the exhaustive walk."""
 
 from typing import get_args
 
@@ -35,21 +35,23 @@ from holdfast.server.presence import (
     is_idle,
     transition,
 )
-from server.presence_walk import CLIENTS, NOTHING, ROOMS, SEEN, Past, refusal_of, walk
+from server.presence_walk import CLIENTS, NO_CLAIM, VIEWED_SESSION, WORKSPACES, History, refusal_of, walk
 
 # The rules
 
 
-def test_a_presence_is_what_happened() -> None:
-    """Rules 1 to 7: claims, streams, holds, releases and sessions are those of the past, and nothing else is there."""
+def test_presence_matches_history() -> None:
+    """Rules 1 to 7: claims, streams, holds, releases and sessions equal those of the history, and there are no
+    others.
+    """
     for edge in walk().edges:
         after, now = edge.after, edge.now
         if after is edge.presence and now is edge.past:
             continue
-        claims = {(room, client): claim for room in after.workspaces for client, claim in room_of(after, room)}
-        assert claims.keys() == now.stories.keys(), edge
+        claims = {(room, client): claim for room in after.workspaces for client, claim in workspace_of(after, room)}
+        assert claims.keys() == now.claims_history.keys(), edge
         for pair, claim in claims.items():
-            story = now.stories[pair]
+            story = now.claims_history[pair]
             hold = None if story.timer is None else story.timer.grace
             told = (story.streams, hold, story.released, story.session)
             assert (claim.streams, claim.hold, claim.released, claim.session) == told, edge
@@ -59,11 +61,11 @@ def test_a_presence_is_what_happened() -> None:
         assert (after.creating, after.leaving, after.linger) == (now.creating, now.left, now.linger), edge
 
 
-def room_of(presence: Presence, room: WorkspaceId) -> list[tuple[ClientId, Claim]]:
+def workspace_of(presence: Presence, room: WorkspaceId) -> list[tuple[ClientId, Claim]]:
     return [*presence.workspaces[room].claims.items()]
 
 
-def test_a_workspace_is_there_as_long_as_anything_is_to_be_done_with_it() -> None:
+def test_workspace_is_known_while_claimed_working_or_changing() -> None:
     """Rules 8 and 9."""
     for edge in walk().edges:
         after, now = edge.after, edge.now
@@ -77,7 +79,7 @@ def test_a_workspace_is_there_as_long_as_anything_is_to_be_done_with_it() -> Non
             assert room not in now.asked or not any(claim.streams for claim in here.claims.values()), edge
 
 
-def test_a_workspace_closes_once_and_exactly_when_nothing_keeps_it() -> None:
+def test_workspace_closes_once_when_unclaimed_and_idle() -> None:
     """Rule 8, C-39."""
     for edge in walk().edges:
         closed = {effect.workspace for effect in edge.of(CloseWorkspace)}
@@ -88,25 +90,25 @@ def test_a_workspace_closes_once_and_exactly_when_nothing_keeps_it() -> None:
         assert not closed & edge.past.working or isinstance(edge.event, WorkEnded | Opened), edge
 
 
-def test_a_workspace_opens_again_exactly_when_somebody_came_while_it_was_closed() -> None:
-    """Rule 9: nothing that came is lost, and nothing else opens a workspace."""
+def test_workspace_reopens_exactly_after_arrival_during_close() -> None:
+    """Rule 9: no arrival during a close is lost, and nothing else opens a workspace."""
     for edge in walk().edges:
         match edge.event:
             case Closed(workspace=room) if edge.past.asked.get(room) == "close" and not edge.past.left:
                 wanted = edge.past.is_wanted(room)
                 assert edge.of(OpenWorkspace) == ([OpenWorkspace(room)] if wanted else []), edge
-                assert not wanted or edge.now.stories == edge.past.stories, edge
+                assert not wanted or edge.now.claims_history == edge.past.claims_history, edge
             case _:
                 assert not edge.of(OpenWorkspace), edge
 
 
-def test_a_hold_begins_with_a_create_and_with_the_end_of_the_last_stream() -> None:
-    """Rules 1 and 3, and every timer has a number nobody had before (rule 4)."""
+def test_hold_begins_with_create_and_with_end_of_last_stream() -> None:
+    """Rules 1 and 3; every timer has a new generation (rule 4)."""
     for edge in walk().edges:
         expected: list[Arm] = []
         if isinstance(edge.event, Create | Detach) and refusal_of(edge.past, edge.event) is None:
             room, client = edge.event.workspace, edge.event.client
-            story = edge.past.stories.get((room, client), NOTHING)
+            story = edge.past.claims_history.get((room, client), NO_CLAIM)
             if isinstance(edge.event, Create) and not story.streams:
                 expected = [Arm(room, client, edge.past.newest + 1, "create")]
             elif isinstance(edge.event, Detach) and story.streams == 1 and not story.released:
@@ -118,12 +120,14 @@ def test_a_hold_begins_with_a_create_and_with_the_end_of_the_last_stream() -> No
         assert edge.after.generation == edge.now.newest, edge
 
 
-def test_a_stale_timer_does_nothing() -> None:
-    """Rules 4 and 10: only the newest timer of a pair that has no stream, only the linger under way."""
+def test_stale_timer_has_no_effect() -> None:
+    """Rules 4 and 10: only the newest timer of a pair without streams and only the current linger timer have an
+    effect.
+    """
     for edge in walk().edges:
         match edge.event:
             case HoldOver(workspace=room, client=client, generation=generation):
-                timer = edge.past.stories.get((room, client), NOTHING).timer
+                timer = edge.past.claims_history.get((room, client), NO_CLAIM).timer
                 acts = timer is not None and timer.generation == generation
             case LingerOver(generation=generation):
                 acts = edge.past.linger == generation
@@ -133,8 +137,8 @@ def test_a_stale_timer_does_nothing() -> None:
         assert acts or not edge.effects, edge
 
 
-def test_a_refusal_is_the_right_one_and_changes_nothing() -> None:
-    """Rules 6, 7, 9, 11; only a workspace that was opened for nothing is closed then."""
+def test_refusal_has_correct_reason_and_no_effect() -> None:
+    """Rules 6, 7, 9, 11; the only effect is to close a workspace that was opened for nothing."""
     for edge in walk().edges:
         refusal = refusal_of(edge.past, edge.event)
         assert edge.of(Refuse) == ([] if refusal is None else [refusal]), edge
@@ -147,7 +151,7 @@ def test_a_refusal_is_the_right_one_and_changes_nothing() -> None:
             assert (edge.after, edge.effects) == (edge.presence, (refusal,)), edge
 
 
-def test_a_retired_client_has_nothing_anywhere() -> None:
+def test_retired_client_has_no_claims() -> None:
     """Rule 6."""
     for edge in walk().edges:
         for client in edge.past.retired:
@@ -155,8 +159,8 @@ def test_a_retired_client_has_nothing_anywhere() -> None:
             assert all(client not in here.claims for here in edge.after.workspaces.values()), edge
 
 
-def test_the_server_lingers_exactly_while_it_is_idle() -> None:
-    """Rule 10: a linger begins with idleness, goes on while it lasts and never comes back."""
+def test_server_lingers_exactly_while_idle() -> None:
+    """Rule 10: a linger begins when the server becomes idle, lasts while it is idle and never returns."""
     for edge in walk().edges:
         lingers = edge.now.leaves and edge.now.is_idle and not edge.now.left
         assert is_idle(edge.after) == edge.now.is_idle, edge
@@ -165,7 +169,7 @@ def test_the_server_lingers_exactly_while_it_is_idle() -> None:
         assert edge.of(ArmLinger) == ([ArmLinger(edge.now.newest)] if begins else []), edge
 
 
-def test_the_server_leaves_once_and_only_when_it_is_idle_or_told_to() -> None:
+def test_server_exits_once_and_only_when_idle_or_stopped() -> None:
     """Rules 10 and 11."""
     for edge in walk().edges:
         leaves = edge.now.left and not edge.past.left
@@ -176,8 +180,8 @@ def test_the_server_leaves_once_and_only_when_it_is_idle_or_told_to() -> None:
             assert edge.past.is_idle, edge
 
 
-def test_others_are_left_alone() -> None:
-    """An event changes only the claims it names; a workspace that goes takes all of its claims."""
+def test_event_changes_only_claims_it_names() -> None:
+    """An event changes only the claims it names; a closed workspace loses all of its claims."""
     for edge in walk().edges:
         before, after, event = edge.presence, edge.after, edge.event
         for room, here in before.workspaces.items():
@@ -189,16 +193,20 @@ def test_others_are_left_alone() -> None:
             assert isinstance(event, Retire) or event.workspace == room, edge
 
 
-def test_the_attached_are_those_with_a_stream_who_look_at_the_session() -> None:
+def test_attached_clients_have_stream_and_view_session() -> None:
     """Rule 7."""
     for presence, past in walk().places:
-        for room in ROOMS:
-            looking = [s for (where, _), s in past.stories.items() if where == room and s.streams and s.session == SEEN]
-            assert attached(presence, room, SEEN) == len(looking), (presence, past)
+        for room in WORKSPACES:
+            looking = [
+                s
+                for (where, _), s in past.claims_history.items()
+                if where == room and s.streams and s.session == VIEWED_SESSION
+            ]
+            assert attached(presence, room, VIEWED_SESSION) == len(looking), (presence, past)
 
 
-def test_exactly_the_impossible_events_are_illegal() -> None:
-    def cannot(past: Past, event: PresenceEvent) -> bool:
+def test_exactly_impossible_events_are_illegal() -> None:
+    def is_illegal(past: History, event: PresenceEvent) -> bool:
         match event:
             case CreateOver():
                 return not past.creating
@@ -207,12 +215,12 @@ def test_exactly_the_impossible_events_are_illegal() -> None:
             case _:
                 return False
 
-    assert not [edge for edge in walk().edges if cannot(edge.past, edge.event)]
-    assert not [(past, event) for past, event in walk().illegal if not cannot(past, event)]
+    assert not [edge for edge in walk().edges if is_illegal(edge.past, edge.event)]
+    assert not [(past, event) for past, event in walk().illegal if not is_illegal(past, event)]
 
 
-def leave_all(presence: Presence) -> list[PresenceEvent]:
-    """One thing that ends: a create, a claim, work, a closing, an opening, the linger."""
+def next_ending_event(presence: Presence) -> list[PresenceEvent]:
+    """Return an event that ends one thing: a create, a claim, work, a close, an open, the linger."""
     ends: list[PresenceEvent] = [CreateOver()] if presence.creating else []
     for room, here in presence.workspaces.items():
         if here.phase != "open":
@@ -224,11 +232,13 @@ def leave_all(presence: Presence) -> list[PresenceEvent]:
     return ends or ([] if presence.linger is None else [LingerOver(presence.linger)])
 
 
-def test_no_presence_is_stuck() -> None:
-    """From everywhere: when everybody is gone and all work is done, every workspace is closed and the server leaves."""
+def test_every_presence_can_reach_server_exit() -> None:
+    """From every state: when all clients have left and all work is done, every workspace is closed and the server
+    exits.
+    """
     for place, _ in walk().places:
         presence, steps = place, 0
-        while (ends := leave_all(presence)) and steps < 30:
+        while (ends := next_ending_event(presence)) and steps < 30:
             presence, _ = transition(presence, ends[0])
             steps += 1
         left = presence.leaves_when_idle or place.leaving
@@ -236,8 +246,8 @@ def test_no_presence_is_stuck() -> None:
         assert msgspec.structs.replace(presence, generation=0) == rest, place
 
 
-def test_the_walk_gets_everywhere() -> None:
-    """The rules above are worth nothing if there is little to hold them against."""
+def test_walk_reaches_expected_number_of_states() -> None:
+    """The rules prove little unless the walk reaches many states."""
     found = walk()
     assert len(found.places) >= 1_500
     assert len(found.edges) >= 55_000

@@ -1,4 +1,6 @@
-"""Files and directories that must be the user's own: one bit for anybody else, a link or another owner, and no more."""
+"""Files and directories that must be private to the user: any permission for others, a symlink or another owner is
+refused.
+"""
 
 import os
 import stat
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client.errors import UnsafePath
-from holdfast.client.locate import secure_directory
+from holdfast.client.server_launcher import secure_directory
 from holdfast.domain.errors import HoldfastError
 from holdfast.server.http.listen import UnixListener, UnsafeDirectory
 from holdfast.server.http.token_auth import read_or_make_token
@@ -17,14 +19,14 @@ from holdfast.server.web.web_app import read_note
 
 BITS = (0o040, 0o020, 0o010, 0o004, 0o002, 0o001)
 TOKEN = "t" * 43
-NOTE = b'{"port":7,"pages":[]}'
+SAVED_PAGES = b'{"port":7,"pages":[]}'
 
 
 def token_is_used(path: Path) -> bool:
     return read_or_make_token(path.parent) == TOKEN
 
 
-def note_is_used(path: Path) -> bool:
+def saved_pages_are_used(path: Path) -> bool:
     try:
         return read_note(path).port == 7
     except HoldfastError:
@@ -47,20 +49,18 @@ def directory_is_used(path: Path) -> bool:
     return True
 
 
-FILES: list[tuple[str, Callable[[Path], bool]]] = [("token", token_is_used), ("web.json", note_is_used)]
+FILES: list[tuple[str, Callable[[Path], bool]]] = [("token", token_is_used), ("web.json", saved_pages_are_used)]
 DIRECTORIES: list[Callable[[Path], bool]] = [socket_is_bound, directory_is_used]
 
 
 def written(path: Path) -> Path:
-    path.write_bytes(NOTE if path.name == "web.json" else TOKEN.encode())
+    path.write_bytes(SAVED_PAGES if path.name == "web.json" else TOKEN.encode())
     path.chmod(0o600)
     return path
 
 
 @pytest.mark.parametrize(("name", "is_used"), FILES)
-def test_a_file_that_anybody_else_may_touch_counts_for_nothing(
-    name: str, is_used: Callable[[Path], bool], tmp_path: Path
-) -> None:
+def test_file_accessible_to_others_is_ignored(name: str, is_used: Callable[[Path], bool], tmp_path: Path) -> None:
     found = {}
     for number, mode in enumerate((0o600, 0o400, *(0o600 | bit for bit in BITS))):
         (tmp_path / str(number)).mkdir()
@@ -71,7 +71,7 @@ def test_a_file_that_anybody_else_may_touch_counts_for_nothing(
 
 
 @pytest.mark.parametrize(("name", "is_used"), FILES)
-def test_a_link_or_a_file_of_another_user_counts_for_nothing(
+def test_symlink_or_file_of_other_user_is_ignored(
     name: str, is_used: Callable[[Path], bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -85,7 +85,7 @@ def test_a_link_or_a_file_of_another_user_counts_for_nothing(
 
 
 @pytest.mark.parametrize("is_used", DIRECTORIES)
-def test_a_directory_that_anybody_else_may_touch_is_refused(is_used: Callable[[Path], bool], tmp_path: Path) -> None:
+def test_directory_accessible_to_others_is_refused(is_used: Callable[[Path], bool], tmp_path: Path) -> None:
     found = {}
     for mode in (0o700, *(0o700 | bit for bit in BITS)):
         path = tmp_path / f"{mode:o}"
@@ -98,7 +98,7 @@ def test_a_directory_that_anybody_else_may_touch_is_refused(is_used: Callable[[P
 
 
 @pytest.mark.parametrize("is_used", DIRECTORIES)
-def test_a_linked_directory_a_file_and_one_of_another_user_are_refused(
+def test_symlink_file_or_directory_of_other_user_is_refused(
     is_used: Callable[[Path], bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
@@ -110,7 +110,7 @@ def test_a_linked_directory_a_file_and_one_of_another_user_are_refused(
     assert not is_used(tmp_path / "real")
 
 
-def test_a_token_that_is_too_short_is_replaced_and_one_that_is_just_long_enough_is_kept(tmp_path: Path) -> None:
+def test_token_below_minimum_length_is_replaced(tmp_path: Path) -> None:
     for length, is_kept in ((42, False), (43, True), (44, True)):
         (tmp_path / "token").write_text("x" * length + "\n")
         (tmp_path / "token").chmod(0o600)
@@ -119,9 +119,9 @@ def test_a_token_that_is_too_short_is_replaced_and_one_that_is_just_long_enough_
 
 
 @pytest.mark.parametrize("broken", [b"", b"[]", b'{"port":0,"pages":[]}', b'{"port":65536,"pages":[]}', b"\xff"])
-def test_a_note_of_pages_that_makes_no_sense_counts_for_nothing(broken: bytes, tmp_path: Path) -> None:
+def test_malformed_saved_pages_are_ignored(broken: bytes, tmp_path: Path) -> None:
     path = tmp_path / "web.json"
     path.write_bytes(broken)
     path.chmod(0o600)
-    assert not note_is_used(path)
+    assert not saved_pages_are_used(path)
     assert web_app.read_note(written(path)).port == 7

@@ -1,8 +1,7 @@
-"""`holdfast serve` as a process: signals, kills, and what the next start makes of it."""
+"""`holdfast serve` as a process: signals, kills, and recovery at the next start."""
 
 import asyncio
 import signal
-import socket
 import stat
 import sys
 
@@ -18,17 +17,17 @@ from holdfast.domain.messages import text_of
 from holdfast.testing.gates import until
 from server.helpers import (
     SERVE,
-    Place,
     RawStream,
-    collect,
-    end_of,
-    inside,
+    ServerDirectory,
+    collect_run_ends,
+    in_process_server,
     open_raw,
-    place,
-    process,
-    prompt,
+    raw_request,
     read_until,
-    serving,
+    run_ended,
+    send_prompt,
+    server_directory,
+    server_process,
 )
 
 
@@ -37,17 +36,17 @@ def is_growth(item: StreamEvent) -> bool:
 
 
 async def test_c55_sigterm_ends_runs_and_streams_properly() -> None:
-    """C-55: exit 0 within 5 s, the run `interrupted`, both kinds of streams ended as they should be."""
-    async with place() as where:
-        async with process(where) as server, Client(where.address) as client:
-            workspace = (await client.create_workspace(where.project())).id
+    """C-55: exit 0 within 5 s, the run `interrupted`, both forms of the stream ended properly."""
+    async with server_directory() as directory:
+        async with server_process(directory) as server, Client(directory.address) as client:
+            workspace = (await client.create_workspace(directory.project())).id
             session = (await client.create_session(workspace, "s")).id
             path = f"/v1/workspaces/{workspace}/events"
-            numbered = await RawStream.open(where.address, path + "?since=0")
-            whole = await RawStream.open(where.address, path)
+            numbered = await RawStream.open(directory.address, path + "?since=0")
+            whole = await RawStream.open(directory.address, path)
             async with client.events(workspace, since=0) as events:
-                await prompt(client, workspace, session, "words=5000 pause=20", "r1")
-                await prompt(client, workspace, session, "words=3", "r2")
+                await send_prompt(client, workspace, session, "words=5000 pause=20", "r1")
+                await send_prompt(client, workspace, session, "words=3", "r2")
                 await read_until(events, is_growth)
             began = asyncio.get_running_loop().time()
             server.process.send_signal(signal.SIGTERM)
@@ -56,19 +55,19 @@ async def test_c55_sigterm_ends_runs_and_streams_properly() -> None:
             assert numbered.wire.endswith(b"0\r\n\r\n")
             assert await server.wait() == 0
             assert asyncio.get_running_loop().time() - began < 5
-            assert not where.socket.exists()
+            assert not directory.socket.exists()
             numbered.close()
             whole.close()
-        async with process(where), Client(where.address) as client:
-            assert (await client.create_workspace(where.project())).id == workspace
-            ends = {end.run_id: end.outcome for end in await collect(client, workspace, ["r1", "r2"])}
+        async with server_process(directory), Client(directory.address) as client:
+            assert (await client.create_workspace(directory.project())).id == workspace
+            ends = {end.run_id: end.outcome for end in await collect_run_ends(client, workspace, ["r1", "r2"])}
             assert ends == {"r1": "interrupted", "r2": "completed"}
 
 
-async def killed_in_a_stream(where: Place) -> tuple[WorkspaceId, str]:
-    """The workspace, and the text that a reader had got when the server was killed."""
-    async with process(where) as server, Client(where.address) as client:
-        workspace = (await client.create_workspace(where.project())).id
+async def killed_in_a_stream(directory: ServerDirectory) -> tuple[WorkspaceId, str]:
+    """Kill the server during a response. Returns the workspace and the text that a reader had received."""
+    async with server_process(directory) as server, Client(directory.address) as client:
+        workspace = (await client.create_workspace(directory.project())).id
         session = (await client.create_session(workspace, "s")).id
         seen: list[str] = []
 
@@ -78,23 +77,23 @@ async def killed_in_a_stream(where: Place) -> tuple[WorkspaceId, str]:
             return len(seen) >= 60
 
         async with client.events(workspace, since=0) as events:
-            await prompt(client, workspace, session, "words=5000 pause=10", "r1")
-            await prompt(client, workspace, session, "words=3", "r2")
+            await send_prompt(client, workspace, session, "words=5000 pause=10", "r1")
+            await send_prompt(client, workspace, session, "words=3", "r2")
             await read_until(events, enough)
             server.process.kill()
             assert await server.wait() == -signal.SIGKILL
         return workspace, "".join(seen)
 
 
-async def test_c55_sigkill_in_the_middle_of_a_stream() -> None:
-    """C-55: the next start ends the run as `interrupted`, keeps its flushed text, and goes on with what waits."""
-    async with place() as where:
-        workspace, _ = await killed_in_a_stream(where)
-        async with process(where), Client(where.address) as client:
-            assert (await client.create_workspace(where.project())).id == workspace
+async def test_c55_sigkill_during_stream() -> None:
+    """C-55: the next start ends the run as `interrupted`, keeps its flushed text, and continues the waiting run."""
+    async with server_directory() as directory:
+        workspace, _ = await killed_in_a_stream(directory)
+        async with server_process(directory), Client(directory.address) as client:
+            assert (await client.create_workspace(directory.project())).id == workspace
             async with client.events(workspace, since=0) as events:
-                items = await read_until(events, end_of("r2"))
-            ends = {end.run_id: end for end in await collect(client, workspace, ["r1", "r2"])}
+                items = await read_until(events, run_ended("r2"))
+            ends = {end.run_id: end for end in await collect_run_ends(client, workspace, ["r1", "r2"])}
             assert (ends[RunId("r1")].outcome, ends[RunId("r2")].outcome) == ("interrupted", "completed")
             numbers = [item.number for item in items if item.number is not None]
             assert numbers == sorted(set(numbers))
@@ -111,22 +110,22 @@ async def test_c55_sigkill_in_the_middle_of_a_stream() -> None:
             assert told[-1] == kept
 
 
-async def test_a_waiting_run_goes_on_without_any_client() -> None:
-    """C-55, R1: nobody needs to come back for it."""
-    async with place() as where:
-        workspace, _ = await killed_in_a_stream(where)
-        async with serving(where) as server:
-            await until(lambda: server.manager.ready.is_set() and not server.manager.handles, most=5_000_000)
-            client, _ = await server.opened()
+async def test_c55_waiting_run_continues_without_clients() -> None:
+    """C-55, R1: no client needs to return for it."""
+    async with server_directory() as directory:
+        workspace, _ = await killed_in_a_stream(directory)
+        async with in_process_server(directory) as server:
+            await until(lambda: server.manager.ready.is_set() and not server.manager.handles)
+            client, _ = await server.open_workspace()
             run = await client.get_run(workspace, RunId("r2"))
             assert (run.outcome, run.prompt) == ("completed", "words=3")
 
 
-async def test_a_second_server_is_refused_and_the_first_is_not_disturbed() -> None:
+async def test_r8_second_server_is_refused() -> None:
     """R8: by its socket, and by its data directory."""
-    async with place() as where, process(where), Client(where.address) as client:
-        for options in ([], ["--host", f"unix://{where.root}/run/other"]):
-            command = ["--data-dir", str(where.data), *(options or ["--host", f"unix://{where.socket}"])]
+    async with server_directory() as directory, server_process(directory), Client(directory.address) as client:
+        for options in ([], ["--host", f"unix://{directory.root}/run/other"]):
+            command = ["--data-dir", str(directory.data), *(options or ["--host", f"unix://{directory.socket}"])]
             second = await asyncio.create_subprocess_exec(
                 *SERVE, *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
             )
@@ -137,52 +136,50 @@ async def test_a_second_server_is_refused_and_the_first_is_not_disturbed() -> No
         await client.health()
 
 
-async def test_tcp_says_where_the_token_is_and_never_what() -> None:
+async def test_r12_tcp_start_prints_token_path_not_token(reserved_port: int) -> None:
     """R12."""
-    async with place() as where:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        async with process(where, "--host", f"tcp://127.0.0.1:{port}") as server:
-            token = (where.data / "token").read_text().strip()
-            assert stat.S_IMODE((where.data / "token").stat().st_mode) == 0o600
+    async with server_directory() as directory:
+        port = reserved_port
+        async with server_process(directory, "--host", f"tcp://127.0.0.1:{port}") as server:
+            token = (directory.data / "token").read_text().strip()
+            assert stat.S_IMODE((directory.data / "token").stat().st_mode) == 0o600
             with pytest.raises(ServerProblem) as caught:
                 await Client(Address(host="127.0.0.1", port=port, token="x" * 43)).version()
             assert caught.value.status == 401
             async with Client(Address(host="127.0.0.1", port=port, token=token)) as client:
                 assert (await client.version()).pid == server.process.pid
             log = server.log.read_text()
-            assert str(where.data / "token") in log
+            assert str(directory.data / "token") in log
             assert token not in log
 
 
-SLOW_TO_LEAVE = """
+SLOW_SHUTDOWN = """
 import holdfast.server.serve as serve
 from holdfast.cli.main import main
-serve.LAST_WORDS_SECONDS = 3600.0
+serve.RESPONSE_GRACE = 3600.0
 main()
 """
 
 
 async def test_a_second_signal_ends_the_server_at_once() -> None:
-    """While the first one is still waiting for a reader that does not read."""
-    async with place() as where:
-        command = [sys.executable, "-c", SLOW_TO_LEAVE, "serve", "--data-dir", str(where.data)]
+    """While the first one still waits for a reader that does not read."""
+    async with server_directory() as directory:
+        command = [sys.executable, "-c", SLOW_SHUTDOWN, "serve", "--data-dir", str(directory.data)]
         server = await asyncio.create_subprocess_exec(
-            *command, "--host", f"unix://{where.socket}", stderr=asyncio.subprocess.PIPE
+            *command, "--host", f"unix://{directory.socket}", stderr=asyncio.subprocess.PIPE
         )
         assert server.stderr is not None
         while b"listening" not in await server.stderr.readline():
             pass
-        async with Client(where.address) as client:
-            workspace = (await client.create_workspace(where.project())).id
+        async with Client(directory.address) as client:
+            workspace = (await client.create_workspace(directory.project())).id
             session = (await client.create_session(workspace, "s")).id
             path = f"/v1/workspaces/{workspace}/events?since=0"
-            reading = await RawStream.open(where.address, path)
-            _, stalled = await open_raw(where.address)
+            reading = await RawStream.open(directory.address, path)
+            _, stalled = await open_raw(directory.address)
             stalled.transport.pause_reading()  # type: ignore[attr-defined]
-            stalled.write(inside(path))
-            await prompt(client, workspace, session, f"words=200000 {'x' * 2_000_000}", "r1")
+            stalled.write(raw_request(path))
+            await send_prompt(client, workspace, session, f"words=200000 {'x' * 2_000_000}", "r1")
             await reading.until(lambda item: b'"message_delta"' in item.data)
             server.send_signal(signal.SIGTERM)
             await reading.rest()
@@ -191,5 +188,5 @@ async def test_a_second_signal_ends_the_server_at_once() -> None:
         assert b"at once" in await server.stderr.read()
         reading.close()
         stalled.transport.abort()
-        async with process(where), Client(where.address) as client:
-            assert (await client.create_workspace(where.project())).id == workspace
+        async with server_process(directory), Client(directory.address) as client:
+            assert (await client.create_workspace(directory.project())).id == workspace

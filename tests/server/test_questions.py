@@ -1,4 +1,4 @@
-"""Questions through the real server: several batches at once, each answered by the ids of its own questions."""
+"""Questions through the real server: several batches at once, each answered by the ids of its questions."""
 
 import asyncio
 from typing import Any
@@ -8,24 +8,24 @@ import pytest
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.approvals import QuestionRequest
 from holdfast.domain.events import QuestionRequestEvent
-from server.approval_client import Asking, asking, notices, question
+from server.approval_client import ApprovalClient, approval_client, notices, question
 from server.helpers import read_until
 
 CHOICES = [{"id": "pg", "label": "PostgreSQL"}, {"id": "my", "label": "MySQL", "description": "old"}]
 
 
 def answers(batch: QuestionRequest, *given: dict[str, Any], batch_id: str = "") -> dict[str, Any]:
-    """A body as stock clients send it: the questions' ids, and no batch id."""
+    """Build a body as stock clients send it: the ids of the questions, without a batch id."""
     pairs = zip(batch.questions, given, strict=True)
     return {"batch_request_id": batch_id, "responses": [{"request_id": item.id, **answer} for item, answer in pairs]}
 
 
-async def answer(one: Asking, body: dict[str, Any]) -> bool:
+async def answer(one: ApprovalClient, body: dict[str, Any]) -> bool:
     return (await one.client.answer_question(one.workspace, body)).resolved
 
 
 async def test_every_kind_of_question_and_answer() -> None:
-    async with asking() as one:
+    async with approval_client() as one:
         session = await one.session()
         asked = [
             question("Go on?", label="Go"),
@@ -34,8 +34,8 @@ async def test_every_kind_of_question_and_answer() -> None:
             question("A name?", "free_text"),
             question("Anything else?", "free_text"),
         ]
-        run = await one.ask(session, ("question", {"questions": asked}))
-        (batch,) = await one.questions()
+        run = await one.call_tools(session, ("question", {"questions": asked}))
+        (batch,) = await one.pending_questions()
         assert [item.type for item in batch.questions] == [item["type"] for item in asked]
         assert len({item.id for item in batch.questions}) == 5
         assert [choice.id for choice in batch.questions[2].choices] == ["pg", "my"]
@@ -49,7 +49,7 @@ async def test_every_kind_of_question_and_answer() -> None:
             {},
         )
         assert await answer(one, given)
-        items = await one.end(run)
+        items = await one.events_until_end(run)
         (notice,) = notices(items)
         assert (notice.batch_id, notice.by, notice.withdrawn) == (batch.id, one.client.client_id, False)
         (result,) = await one.results(session)
@@ -61,48 +61,48 @@ async def test_every_kind_of_question_and_answer() -> None:
             "Q4: A name?\nUser provided: Ada",
             "Q5: Anything else?\nUser skipped this question",
         ]
-        assert await one.finishes(session) == ["tool_use", "end_turn"]
+        assert await one.finish_reasons(session) == ["tool_use", "end_turn"]
 
 
-async def test_questions_may_come_as_text() -> None:
-    async with asking() as one:
+async def test_questions_may_be_json_text() -> None:
+    async with approval_client() as one:
         session = await one.session()
         text = '[{"type": "yes_no", "question": "Go on?", "description": "d"}]'
-        run = await one.ask(session, ("question", {"questions": text}))
-        (batch,) = await one.questions()
+        run = await one.call_tools(session, ("question", {"questions": text}))
+        (batch,) = await one.pending_questions()
         assert (batch.confirm_title, batch.questions[0].question) == ("", "Go on?")
         assert await answer(one, answers(batch, {"yes": True}, batch_id=batch.id))
-        await one.end(run)
+        await one.events_until_end(run)
 
 
 async def test_c58_an_answer_resolves_its_own_batch_and_no_other() -> None:
     """C-58: two batches are open; a late answer to the first does not touch the second."""
-    async with asking() as one:
+    async with approval_client() as one:
         first, second = await one.session(), await one.session()
-        one_run = await one.ask(first, ("question", {"questions": [question("One?")]}))
-        (a,) = await one.questions()
-        two_run = await one.ask(second, ("question", {"questions": [question("Two?")]}))
-        _, b = await one.questions(2)
+        one_run = await one.call_tools(first, ("question", {"questions": [question("One?")]}))
+        (a,) = await one.pending_questions()
+        two_run = await one.call_tools(second, ("question", {"questions": [question("Two?")]}))
+        _, b = await one.pending_questions(2)
         assert not await answer(one, answers(a, {"yes": True}, batch_id=b.id))
         assert await answer(one, answers(a, {"yes": True}))
         assert not await answer(one, answers(a, {"yes": False}))
-        assert await one.questions(1) == (b,)
+        assert await one.pending_questions(1) == (b,)
         assert not (await one.client.cancel_question(one.workspace, a.id)).resolved
         assert await answer(one, answers(b, {"yes": False}, batch_id=b.id))
-        await one.end(one_run)
-        await one.end(two_run)
+        await one.events_until_end(one_run)
+        await one.events_until_end(two_run)
         assert (await one.results(first))[0].content == "Q1: One?\nUser answered: yes"
         assert (await one.results(second))[0].content == "Q1: Two?\nUser answered: no"
 
 
 async def test_c58_parallel_answers_and_cancels_are_all_answered() -> None:
     """C-58: many at the same moment, right, wrong and late: exactly one resolves each batch, none is a 5xx."""
-    async with asking() as one:
+    async with approval_client() as one:
         runs = []
         for number in range(4):
             session = await one.session()
-            runs.append(await one.ask(session, ("question", {"questions": [question(f"{number}?")]})))
-        batches = await one.questions(4)
+            runs.append(await one.call_tools(session, ("question", {"questions": [question(f"{number}?")]})))
+        batches = await one.pending_questions(4)
         calls = []
         for batch in batches:
             calls += [one.client.answer_question(one.workspace, answers(batch, {"yes": True})) for _ in range(5)]
@@ -111,65 +111,67 @@ async def test_c58_parallel_answers_and_cancels_are_all_answered() -> None:
         for place in range(4):
             assert sum(reply.resolved for reply in replies[10 * place : 10 * place + 10]) == 1
         for run in runs:
-            await one.end(run)
-        assert await one.questions(0) == ()
+            await one.events_until_end(run)
+        assert await one.pending_questions(0) == ()
 
 
 async def test_a_cancelled_question_stops_the_turn() -> None:
-    async with asking() as one:
+    async with approval_client() as one:
         session = await one.session()
-        run = await one.ask(session, ("question", {"questions": [question("Go on?")]}))
-        await one.questions()
+        run = await one.call_tools(session, ("question", {"questions": [question("Go on?")]}))
+        await one.pending_questions()
         assert (await one.client.cancel_question(one.workspace)).resolved
-        items = await one.end(run)
+        items = await one.events_until_end(run)
         assert notices(items)[0].cancelled
         (result,) = await one.results(session)
         assert (result.content, result.is_error) == ("User cancelled this question", True)
-        assert await one.finishes(session) == ["end_turn"]
+        assert await one.finish_reasons(session) == ["end_turn"]
 
 
-async def test_a_cancel_without_an_id_right_after_another_hits_nothing() -> None:
-    """Whoever cancels the form they see does not cancel the one that follows it."""
-    async with asking() as one:
+async def test_second_cancel_without_id_cancels_nothing() -> None:
+    """A user who cancels the visible form does not cancel the one that follows it."""
+    async with approval_client() as one:
         sessions = [await one.session() for _ in range(2)]
-        runs = [await one.ask(session, ("question", {"questions": [question("?")]})) for session in sessions]
-        await one.questions(2)
+        runs = [await one.call_tools(session, ("question", {"questions": [question("?")]})) for session in sessions]
+        await one.pending_questions(2)
         assert (await one.client.cancel_question(one.workspace)).resolved
         assert not (await one.client.cancel_question(one.workspace)).resolved
-        (left,) = await one.questions(1)
+        (left,) = await one.pending_questions(1)
         assert (await one.client.cancel_question(one.workspace, left.id)).resolved
         for run in runs:
-            await one.end(run)
+            await one.events_until_end(run)
 
 
-async def test_c47_questions_vanish_with_their_run() -> None:
-    """C-47: listed for who comes late; a cancel of the run closes them everywhere, and the answer comes too late."""
-    async with asking() as one:
+async def test_c47_questions_end_with_their_run() -> None:
+    """C-47: listed for late clients; a cancel of the run closes them for all, and a later answer is ignored."""
+    async with approval_client() as one:
         session = await one.session()
-        run = await one.ask(session, ("question", {"questions": [question("Go on?")]}))
-        (batch,) = await one.questions()
+        run = await one.call_tools(session, ("question", {"questions": [question("Go on?")]}))
+        (batch,) = await one.pending_questions()
         late = await one.server.client()
         assert [item["id"] for item in (await late.snapshot(one.workspace)).questions] == [batch.id]
         async with late.events(one.workspace, since=0) as events:
             await read_until(events, lambda item: isinstance(item.event, QuestionRequestEvent))
         await one.client.cancel_session(one.workspace, session)
-        items = await one.end(run)
+        items = await one.events_until_end(run)
         assert [(item.batch_id, item.withdrawn) for item in notices(items)] == [(batch.id, True)]
         assert not await answer(one, answers(batch, {"yes": True}))
         assert (await late.snapshot(one.workspace)).questions == ()
 
 
-async def test_where_nobody_can_answer_the_model_is_told() -> None:
-    async with asking() as one:
+async def test_questions_without_interactive_client_return_reason_to_model() -> None:
+    async with approval_client() as one:
         session = await one.session()
-        await one.end(await one.ask(session, ("question", {"questions": [question("?")]}), interactive=False))
+        await one.events_until_end(
+            await one.call_tools(session, ("question", {"questions": [question("?")]}), interactive=False)
+        )
         (result,) = await one.results(session)
         assert result.is_error
         assert "Questions cannot be answered" in result.content
-        assert await one.finishes(session) == ["tool_use", "end_turn"]
+        assert await one.finish_reasons(session) == ["tool_use", "end_turn"]
 
 
-async def test_answers_that_do_not_fit_are_400_and_change_nothing() -> None:
+async def test_invalid_answers_are_400_and_change_nothing() -> None:
     wrong: list[dict[str, Any]] = [
         {"selected_ids": ["nosuch"]},
         {"selected_ids": ["pg", "my"]},
@@ -178,18 +180,18 @@ async def test_answers_that_do_not_fit_are_400_and_change_nothing() -> None:
         {"selected_ids": "pg"},
         {"notes": {"pg": 5}},
     ]
-    async with asking() as one:
+    async with approval_client() as one:
         session = await one.session()
         asked = question("Which?", "single_choice", choices=CHOICES)
-        run = await one.ask(session, ("question", {"questions": [asked]}))
-        (batch,) = await one.questions()
+        run = await one.call_tools(session, ("question", {"questions": [asked]}))
+        (batch,) = await one.pending_questions()
         for given in wrong:
             with pytest.raises(ServerProblem) as caught:
                 await answer(one, answers(batch, given))
             assert caught.value.status == 400, given
-            assert await one.questions() == (batch,)
+            assert await one.pending_questions() == (batch,)
         assert await answer(one, answers(batch, {"selected_ids": ["my"]}))
-        await one.end(run)
+        await one.events_until_end(run)
 
 
 BAD: list[tuple[list[dict[str, object]], str]] = [
@@ -215,11 +217,11 @@ BAD: list[tuple[list[dict[str, object]], str]] = [
 
 
 async def test_bad_questions_are_explained_to_the_model() -> None:
-    async with asking() as one:
+    async with approval_client() as one:
         session = await one.session()
         for questions, wrong in BAD:
-            await one.end(await one.ask(session, ("question", {"questions": questions})))
+            await one.events_until_end(await one.call_tools(session, ("question", {"questions": questions})))
             result = (await one.results(session))[-1]
             assert result.is_error
             assert wrong in result.content
-        assert await one.finishes(session) == ["tool_use", "end_turn"] * len(BAD)
+        assert await one.finish_reasons(session) == ["tool_use", "end_turn"] * len(BAD)

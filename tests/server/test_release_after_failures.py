@@ -1,4 +1,4 @@
-"""What was acquired is released when the next step fails: descriptors, threads, tasks, locks, sockets, claims."""
+"""Resources are released when the next step fails: descriptors, threads, tasks, locks, sockets, claims."""
 
 import asyncio
 import os
@@ -6,23 +6,25 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.client import locate
+from holdfast.client import server_launcher
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import ServerLocation, find_or_start
-from holdfast.client.server_check import VersionMismatch
+from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
+from holdfast.client.version_check import VersionMismatch
 from holdfast.domain.errors import HoldfastError
 from holdfast.engine.recovery import recover
 from holdfast.extensions.extensions import Extensions
-from holdfast.lockfile import read_owner
-from holdfast.runtime import services
+from holdfast.lock_owner import read_owner
 from holdfast.runtime import workspace as core
+from holdfast.runtime import workspace_services
+from holdfast.runtime.server_services import ServerServices
+from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.server import serve as app_module
 from holdfast.server import workspace_manager as desk_module
 from holdfast.server.http import listen
@@ -33,13 +35,23 @@ from holdfast.server.web import web_app
 from holdfast.server.web.listener import WebListener
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.testing.gates import Gate, start, until
-from server.helpers import EchoModel, Place, RawStream, exchange, inside, open_raw, place, prompt, serving
+from server.helpers import (
+    EchoModel,
+    RawStream,
+    ServerDirectory,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    send_prompt,
+    server_directory,
+)
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 def unseal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server seals its process, which here is that of the tests."""
+    """Keep the server from sealing its process, which here is that of the tests."""
     monkeypatch.setattr(app_module, "deny_tracing", lambda: None)
     monkeypatch.setattr(app_module, "return_freed_memory", lambda: None)
 
@@ -50,7 +62,7 @@ def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Refused(Exception):
-    """The step that fails."""
+    """The error of the failing step."""
 
 
 def refuse(*_: object, **__: object) -> Any:  # noqa: ANN401 - in the place of anything
@@ -61,8 +73,8 @@ async def refuse_later(*_: object, **__: object) -> Any:  # noqa: ANN401
     raise Refused
 
 
-def held() -> Counter[str]:
-    """The open descriptors of this process by what they lead to, without the loop's own."""
+def open_descriptors() -> Counter[str]:
+    """Return the open descriptors of this process by target, without those of the loop."""
     found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -70,7 +82,7 @@ def held() -> Counter[str]:
         except OSError:
             continue
         if not target.endswith(("-wal", "-shm")):
-            # SQLite opens those when it first reads.
+            # SQLite opens those at its first read.
             found[target.partition(":")[0] if ":[" in target else target] += 1
     return found
 
@@ -80,27 +92,25 @@ def threads() -> set[str]:
 
 
 @asynccontextmanager
-async def nothing_is_left() -> AsyncIterator[None]:
-    descriptors, names, tasks = held(), threads(), set(asyncio.all_tasks())
+async def no_leaks() -> AsyncIterator[None]:
+    descriptors, names, tasks = open_descriptors(), threads(), set(asyncio.all_tasks())
     yield
-    for _ in range(1_000):
-        # The server's end of a connection goes a little after its client's.
-        if not held() - descriptors and not asyncio.all_tasks() - tasks:
-            break
-        await asyncio.sleep(0)
+    # The server's end of a connection closes a little after its client's. If it never does, the next lines fail.
+    with suppress(AssertionError):
+        await until(lambda: not open_descriptors() - descriptors and not asyncio.all_tasks() - tasks)
     assert {task.get_name() for task in asyncio.all_tasks() - tasks} == set()
-    assert threads() == names
-    assert held() - descriptors == Counter()
+    assert threads() <= names
+    assert open_descriptors() - descriptors == Counter()
 
 
 # A unix socket
 
 
 @pytest.mark.parametrize("step", ["bind", "chmod", "stat", "socket"])
-def test_a_socket_that_cannot_be_bound(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_socket_bind_releases_resources(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run" / "s"
     UnixListener(path).close()
-    before = held()
+    before = open_descriptors()
     if step == "bind":
         monkeypatch.setattr(socket.socket, "bind", refuse)
     elif step == "socket":
@@ -110,33 +120,33 @@ def test_a_socket_that_cannot_be_bound(step: str, tmp_path: Path, monkeypatch: p
     with pytest.raises(Refused):
         UnixListener(path)
     monkeypatch.undo()
-    assert held() == before
+    assert open_descriptors() == before
     assert not path.exists()
     UnixListener(path).close()
 
 
-def test_a_socket_that_another_server_has(tmp_path: Path) -> None:
+def test_socket_of_other_server_is_kept(tmp_path: Path) -> None:
     first = UnixListener(tmp_path / "run" / "s", "/data")
-    before = held()
+    before = open_descriptors()
     for data_dir in ("/data", "/other", ""):
         with pytest.raises(listen.AddressTaken):
             UnixListener(tmp_path / "run" / "s", data_dir)
-    assert held() == before
+    assert open_descriptors() == before
     first.close()
     assert not (tmp_path / "run" / "s").exists()
 
 
 @pytest.mark.parametrize("step", ["bind", "listen", "setsockopt"])
-def test_a_port_that_cannot_be_bound(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_port_bind_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(98, "in use")
 
-    before = held()
+    before = open_descriptors()
     monkeypatch.setattr(socket.socket, step, fail)
     with pytest.raises(listen.AddressTaken, match="in use"):
         bind_tcp("127.0.0.1", 0)
     monkeypatch.undo()
-    assert held() == before
+    assert open_descriptors() == before
 
 
 # A server
@@ -181,61 +191,63 @@ STARTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-def options_in(where: Place) -> ServerOptions:
-    return ServerOptions(where.data, where.socket, ("127.0.0.1", 0))
+def options_in(directory: ServerDirectory) -> ServerOptions:
+    return ServerOptions(directory.data, directory.socket, ("127.0.0.1", 0))
 
 
-async def served(where: Place) -> None:
-    """Start, answer a request, stop: the directory and the socket are free."""
-    over = start(serve(options_in(where)))
-    while (owner := read_owner(str(where.data))) is None or not owner.socket:
-        assert not over.done(), over.exception()
-        await asyncio.sleep(0)
-    answer = await exchange(where.address, inside("/v1/control", "POST", b'{"command":"stop"}'))
+def is_owned(directory: ServerDirectory) -> bool:
+    """Return whether a server has bound its sockets in this directory and has recorded that."""
+    owner = read_owner(str(directory.data))
+    return owner is not None and bool(owner.socket)
+
+
+async def start_and_stop(directory: ServerDirectory) -> None:
+    """Start a server, request its stop, and wait for its end."""
+    over = start(serve(options_in(directory)))
+    await until(lambda: over.done() or is_owned(directory))
+    assert not over.done(), over.exception()
+    answer = await exchange(directory.address, raw_request("/v1/control", "POST", b'{"command":"stop"}'))
     assert answer.status == 200
-    await asyncio.wait_for(over, PATIENCE)
+    await asyncio.wait_for(over, TIMEOUT)
 
 
 @pytest.mark.parametrize("step", STARTS)
-async def test_a_start_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where:
-        async with nothing_is_left():
+async def test_failed_start_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_directory() as directory:
+        async with no_leaks():
             STARTS[step](monkeypatch)
             with pytest.raises(Refused):
-                await serve(options_in(where))
+                await serve(options_in(directory))
             monkeypatch.undo()
             unseal(monkeypatch)
-            assert not where.socket.exists()
-        (where.data / "lock").unlink()
-        await served(where)
+            assert not directory.socket.exists()
+        (directory.data / "lock").unlink()
+        await start_and_stop(directory)
 
 
-async def test_every_host_that_a_tcp_server_answers_to() -> None:
-    """The name it was given, and those of this machine; nothing else."""
-    async with place() as where:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        over = start(serve(ServerOptions(where.data, where.socket, ("127.0.0.1", port))))
-        while not (where.data / "token").exists():
-            assert not over.done()
-            await asyncio.sleep(0)
-        bearer = f"Authorization: Bearer {(where.data / 'token').read_text().strip()}"
-        tcp = where.address._replace(path="", host="127.0.0.1", port=port)
+async def test_hosts_accepted_by_tcp_server(reserved_port: int) -> None:
+    """The configured name and those of this machine; no others."""
+    async with server_directory() as directory:
+        port = reserved_port
+        over = start(serve(ServerOptions(directory.data, directory.socket, ("127.0.0.1", port))))
+        await until(lambda: over.done() or is_owned(directory))
+        assert not over.done(), over.exception()
+        bearer = f"Authorization: Bearer {(directory.data / 'token').read_text().strip()}"
+        tcp = directory.address._replace(path="", host="127.0.0.1", port=port)
         found = {}
         for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "127.0.0.1", f"other:{port}"):
-            found[host] = (await exchange(tcp, inside("/v1/health", headers=[f"Host: {host}", bearer]))).status
+            found[host] = (await exchange(tcp, raw_request("/v1/health", headers=[f"Host: {host}", bearer]))).status
         assert list(found.values()) == [200, 200, 200, 403, 403]
-        await exchange(where.address, inside("/v1/control", "POST", b'{"command":"stop"}'))
-        await asyncio.wait_for(over, PATIENCE)
+        await exchange(directory.address, raw_request("/v1/control", "POST", b'{"command":"stop"}'))
+        await asyncio.wait_for(over, TIMEOUT)
 
 
 # A workspace
 
 
 OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "its services cannot be made": lambda patch: patch.setattr(services.ServerServices, "workspace_services", refuse),
-    "its engine cannot be made": lambda patch: patch.setattr(services.WorkspaceServices, "run_context", refuse),
+    "its services cannot be made": lambda patch: patch.setattr(ServerServices, "workspace_services", refuse),
+    "its engine cannot be made": lambda patch: patch.setattr(WorkspaceServices, "run_context", refuse),
     "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
     "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
     "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "FrameCache", refuse),
@@ -243,53 +255,53 @@ OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("step", OPENINGS)
-async def test_an_opening_that_fails(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is left, and the next one finds everything as it was."""
+async def test_failed_open_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left, and the next open starts from the same state."""
     closed: list[str] = []
-    close = services.WorkspaceServices.close
+    close = WorkspaceServices.close
 
-    async def noted(self: services.WorkspaceServices) -> None:
+    async def noted(self: WorkspaceServices) -> None:
         closed.append(self.record.path)
         await close(self)
 
-    async with place() as where, serving(where) as server:
-        client, _ = await server.opened()
-        monkeypatch.setattr(services.WorkspaceServices, "close", noted)
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, _ = await server.open_workspace()
+        monkeypatch.setattr(WorkspaceServices, "close", noted)
         presence = server.manager.presence
-        async with nothing_is_left():
+        async with no_leaks():
             OPENINGS[step](monkeypatch)
             with pytest.raises(ServerProblem) as caught:
-                await client.create_workspace(where.project("second"))
+                await client.create_workspace(directory.project("second"))
             assert caught.value.status == 500
             monkeypatch.undo()
-        assert closed == ([] if step == "its services cannot be made" else [where.project("second")])
+        assert closed == ([] if step == "its services cannot be made" else [directory.project("second")])
         assert len(server.manager.handles) == 1
         assert server.manager.presence.workspaces == presence.workspaces
         assert server.manager.presence.creating == 0
-        opened = await client.create_workspace(where.project("second"))
+        opened = await client.create_workspace(directory.project("second"))
         session = (await client.create_session(opened.id)).id
-        await prompt(client, opened.id, session, "hi", "r1")
+        await send_prompt(client, opened.id, session, "hi", "r1")
 
 
-async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_in_progress_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, closed = Gate(), asyncio.Event()
-    close = services.WorkspaceServices.close
+    close = WorkspaceServices.close
 
     async def held_back(*given: Any, **more: Any) -> Any:  # noqa: ANN401
         await gate()
         return await recover(*given, **more)
 
-    async def noted(self: services.WorkspaceServices) -> None:
+    async def noted(self: WorkspaceServices) -> None:
         closed.set()
         await close(self)
 
     monkeypatch.setattr(core, "recover", held_back)
-    monkeypatch.setattr(services.WorkspaceServices, "close", noted)
-    async with place() as where, serving(where) as server:
+    monkeypatch.setattr(WorkspaceServices, "close", noted)
+    async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
-        creating = start(client.create_workspace(where.project()))
+        creating = start(client.create_workspace(directory.project()))
         await gate.reached.wait()
-        await asyncio.wait_for(server.stop(), PATIENCE)
+        await asyncio.wait_for(server.stop(), TIMEOUT)
         with pytest.raises(HoldfastError):
             await creating
         assert closed.is_set()
@@ -299,14 +311,14 @@ async def test_an_opening_that_is_under_way_when_the_server_ends(monkeypatch: py
 
 
 @pytest.mark.parametrize("step", ["listen", "house"])
-async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where) as server:
-        async with nothing_is_left():
+async def test_failed_page_port_releases_resources(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        async with no_leaks():
             if step == "listen":
                 monkeypatch.setattr(HttpServer, "listen", refuse_later)
             else:
                 monkeypatch.setattr(web_app, "WebSessions", refuse)
-            assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":0}'))).status == 500
+            assert (await exchange(server.address, raw_request("/v1/web", "POST", b'{"port":0}'))).status == 500
             monkeypatch.undo()
             await until(lambda: not server.application.web.sessions)
         assert server.application.web.sessions is None
@@ -318,17 +330,19 @@ async def test_a_port_for_pages_that_cannot_be_opened(step: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("form", ["since=0&", ""], ids=["resumable", "whole"])
-async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9)) as server:
-        client, workspace = await server.opened()
-        other, _ = await server.opened()
+async def test_stream_refused_or_failing_at_start_releases_resources(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with server_directory() as directory, in_process_server(directory, graces=GracePeriods(create=1e9)) as server:
+        client, workspace = await server.open_workspace()
+        other, _ = await server.open_workspace()
         await other.retire_client()
         bus, asks = server.manager.handle(workspace).workspace.bus, server.manager.handle(workspace).workspace.approvals
         path = f"/v1/workspaces/{workspace}/events?{form}client_id="
         before = (bus._readers, asks._readers, server.manager.presence.workspaces[workspace])
-        assert (await exchange(server.address, inside(path + other.client_id))).status == 409
+        assert (await exchange(server.address, raw_request(path + other.client_id))).status == 409
         monkeypatch.setattr("holdfast.server.streams.event_stream._send_all", refuse_later)
-        answer = await exchange(server.address, inside(path + client.client_id))
+        answer = await exchange(server.address, raw_request(path + client.client_id))
         assert answer.status == 500
         monkeypatch.undo()
         assert (bus._readers, asks._readers) == before[:2]
@@ -340,23 +354,23 @@ async def test_a_stream_that_is_refused_or_breaks_at_its_start(form: str, monkey
         await until(lambda: asks._readers == 0)
 
 
-# The end
+# Shutdown
 
 
-async def test_a_server_ends_though_a_reader_never_reads() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_shutdown_despite_reader_that_never_reads() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         writers = []
         for form in ("?since=0", ""):
             _, stalled = await open_raw(server.address)
             writers.append(stalled)
             stalled.transport.pause_reading()  # type: ignore[attr-defined]
-            stalled.write(inside(f"/v1/workspaces/{workspace}/events{form}"))
+            stalled.write(raw_request(f"/v1/workspaces/{workspace}/events{form}"))
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: bus._readers == 2, most=1_000_000)
+        await until(lambda: bus._readers == 2)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
-        await asyncio.wait_for(server.stop(), PATIENCE)
+        await asyncio.wait_for(server.stop(), TIMEOUT)
         for stalled in writers:
             stalled.transport.abort()
 
@@ -365,19 +379,19 @@ async def test_a_server_ends_though_a_reader_never_reads() -> None:
     ("part", "how"),
     [("git_scan", "fails"), ("jobs", "never ends"), ("extensions", "never ends"), ("token_refresher", "fails")],
 )
-async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
+async def test_shutdown_despite_failing_workspace_component(
     part: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other parts are closed all the same, and so is the store."""
+    """The other components and the store are closed nevertheless."""
     closed: list[str] = []
-    monkeypatch.setattr(services, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(workspace_services, "CLOSE_SECONDS", 0.05)
 
     async def never() -> None:
         await asyncio.get_running_loop().create_future()
 
-    async with place() as where:
-        async with serving(where) as server:
-            _, workspace = await server.opened()
+    async with server_directory() as directory:
+        async with in_process_server(directory) as server:
+            _, workspace = await server.open_workspace()
             owner = server.manager.handle(workspace).services
             for name in ("git_scan", "jobs", "extensions", "token_refresher"):
                 thing = getattr(owner, name)
@@ -390,17 +404,15 @@ async def test_a_server_ends_though_a_part_of_a_workspace_does_not(
             bad = refuse_later if how == "fails" else never
             monkeypatch.setattr(getattr(owner, part), "close", bad)
         assert closed == [name for name in ("git_scan", "jobs", "extensions", "token_refresher") if name != part]
-        async with serving(where) as server:
-            assert (await (await server.client()).create_workspace(where.project())).id == workspace
+        async with in_process_server(directory) as server:
+            assert (await (await server.client()).create_workspace(directory.project())).id == workspace
 
 
 @pytest.mark.parametrize("part", ["guard", "discovery"])
-async def test_the_store_is_closed_though_what_workspaces_share_is_not(
-    part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with place() as where:
-        async with serving(where) as server:
-            await server.opened()
+async def test_store_is_closed_despite_failing_shared_service(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_directory() as directory:
+        async with in_process_server(directory) as server:
+            await server.open_workspace()
             shared = server.manager.services
             other = "discovery" if part == "guard" else "guard"
             closed = []
@@ -418,18 +430,18 @@ async def test_the_store_is_closed_though_what_workspaces_share_is_not(
             assert server.over is not None
             server.manager.stopping.set()
             with pytest.raises(Refused):
-                await asyncio.wait_for(asyncio.shield(server.over), PATIENCE)
+                await asyncio.wait_for(asyncio.shield(server.over), TIMEOUT)
             server.over = None
             await end()
         assert closed == [other]
-        async with serving(where) as server:
+        async with in_process_server(directory) as server:
             await (await server.client()).health()
 
 
-async def test_a_run_goes_on_in_the_others_while_one_workspace_cannot_be_closed(
+async def test_failing_close_of_one_workspace_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At the end of a server each workspace is closed, whatever becomes of another."""
+    """At shutdown each workspace is closed independently of the others."""
     closed: list[str] = []
     close = core.Workspace.close
 
@@ -439,23 +451,23 @@ async def test_a_run_goes_on_in_the_others_while_one_workspace_cannot_be_closed(
             raise Refused
         await close(workspace)
 
-    async with place() as where:
-        async with serving(where, EchoModel()) as server:
+    async with server_directory() as directory:
+        async with in_process_server(directory, EchoModel()) as server:
             client = await server.client()
             for name in ("first", "second"):
-                await client.create_workspace(where.project(name))
+                await client.create_workspace(directory.project(name))
             monkeypatch.setattr(core.Workspace, "close", sometimes)
-        assert sorted(closed) == [where.project("first"), where.project("second")]
+        assert sorted(closed) == [directory.project("first"), directory.project("second")]
 
 
 # Clients
 
 
 @pytest.mark.parametrize("what", ["too new", "breaks"])
-def test_a_connection_to_a_server_of_another_age_is_closed(
+def test_connection_to_incompatible_server_is_closed(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that gives up keeps nothing open."""
+    """A client that gives up keeps no connection open."""
     closed: list[bool] = []
 
     class Known(SyncClient):
@@ -464,10 +476,10 @@ def test_a_connection_to_a_server_of_another_age_is_closed(
 
     thin = Known(ServerLocation(*([None] * 3)).address)  # type: ignore[arg-type]
     thin.server = ServerInfo("99.0.0", 99, os.getpid(), "x")
-    monkeypatch.setattr(locate, "find", lambda *_: thin)
+    monkeypatch.setattr(server_launcher, "find", lambda *_: thin)
     if what == "breaks":
-        monkeypatch.setattr(locate, "replace_outdated", refuse)
-    where = ServerLocation(thin.address, str(tmp_path), can_be_started=True)
+        monkeypatch.setattr(server_launcher, "replace_outdated", refuse)
+    directory = ServerLocation(thin.address, str(tmp_path), can_be_started=True)
     with pytest.raises((VersionMismatch, Refused)):
-        find_or_start(where)
+        find_or_start(directory)
     assert closed == [True]

@@ -1,4 +1,4 @@
-"""What a server keeps going and what it lets go: stalled readers, jobs that nobody looks at, what was deleted."""
+"""Lifetimes in a server: stalled readers, unattended jobs, deleted data."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.processes import JobInfo
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
-from holdfast.runtime.services import ServiceOverrides
+from holdfast.runtime.server_services import ServiceOverrides
 from holdfast.server import workspace_manager
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Message, Receive, Scope, Send
@@ -27,37 +27,40 @@ from holdfast.server.streams.event_stream import stream
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceHandle
 from holdfast.testing.gates import GatedModel, settle_down, start, until
 from holdfast.workspace.process.command_process import RunningCommand
-from server.approval_client import asking
+from server.approval_client import approval_client
 from server.clock import Clock
 from server.helpers import (
     FeedModel,
-    Place,
     RawStream,
-    collect,
+    ServerDirectory,
+    collect_run_ends,
     exchange,
-    inside,
+    in_process_server,
     open_raw,
-    place,
-    prompt,
-    serving,
+    raw_request,
+    send_prompt,
+    server_directory,
 )
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 # Streams
 
 
-async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read() -> None:
-    """A sign of life that cannot be written is tried again with the next one, not at once."""
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+async def test_stalled_reader_causes_no_repeated_wakeups() -> None:
+    """A heartbeat that cannot be written is retried with the next one, not at once."""
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         _, stalled = await open_raw(server.address)
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
-        stalled.write(inside(f"/v1/workspaces/{workspace}/events?since=0"))
+        stalled.write(raw_request(f"/v1/workspaces/{workspace}/events?since=0"))
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: bus.waiting == 1, most=1_000_000)
+        await until(lambda: bus.waiting == 1)
         for _ in range(3):
             await client.create_session(workspace, "x" * 500_000)
         other = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=2")
@@ -84,58 +87,61 @@ async def test_nobody_is_woken_again_and_again_for_a_reader_that_does_not_read()
 
 
 @pytest.mark.parametrize("form", ["?since=0", ""], ids=["resumable", "whole"])
-async def test_a_reader_that_fell_too_far_behind_gets_the_end_of_its_stream(
-    form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A proper end: who sees it comes again by itself."""
+async def test_reader_too_far_behind_gets_end_of_stream(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a proper end, after which the client reconnects by itself."""
 
     async def cut(_: Subscription) -> list[object]:
         raise ReaderCut(0)
 
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         monkeypatch.setattr(Subscription, "take", cut)
         opened = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events{form}")
         await opened.rest()
         if form:
-            opened.writer.write(inside("/v1/health"))
+            opened.writer.write(raw_request("/v1/health"))
             assert (await opened.reader.readline()).startswith(b"HTTP/1.1 200"), "the connection is kept"
         opened.close()
 
 
-async def test_settings_are_looked_at_for_those_who_are_there() -> None:
-    """Work that goes on by itself reads them when it begins; whoever comes is told of what changed meanwhile."""
+async def test_settings_are_polled_for_attached_clients_only() -> None:
+    """Unattended runs read the settings when they begin; a connecting client receives the changes made in the
+    meantime.
+    """
     model = FeedModel()
-    async with place() as where, serving(where, model, graces=GracePeriods(create=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, model, graces=GracePeriods(create=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         await model.asked.wait()
         onlooker = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=0")
         await client.leave_workspace(workspace)
-        (where.root / "project" / "holdfast.toml").write_text("[options]\nmax_steps = 7\n")
+        (directory.root / "project" / "holdfast.toml").write_text("[options]\nmax_steps = 7\n")
         for _ in range(3):
             await clock.forward(3, server.address)
         await client.create_session(workspace, "barrier")
         await onlooker.until(lambda item: b"barrier" in item.data)
         assert b"config_changed" not in onlooker.raw
-        await (await server.client()).create_workspace(where.project())
+        await (await server.client()).create_workspace(directory.project())
         await clock.forward(3, server.address)
         await onlooker.until(lambda item: b"config_changed" in item.data)
         onlooker.close()
         model.words.put_nowait(None)
-        await collect(client, workspace, ["r1"])
+        await collect_run_ends(client, workspace, ["r1"])
 
 
 # Requests
 
 
 class Http:
-    """A server of one application on a socket of its own."""
+    """HTTP server of one application on its own socket."""
 
-    def __init__(self, where: Place, application: Any) -> None:  # noqa: ANN401
-        self._listener = UnixListener(where.socket)
+    def __init__(self, directory: ServerDirectory, application: Any) -> None:  # noqa: ANN401
+        self._listener = UnixListener(directory.socket)
         self._server = HttpServer()
         self._application = application
 
@@ -149,8 +155,8 @@ class Http:
 
 @pytest.mark.parametrize("comes", ["head", "whole"])
 @pytest.mark.parametrize("begins", ["asks first", "answers first"])
-async def test_who_waits_is_told_to_go_on_before_the_answer_or_never(comes: str, begins: str) -> None:
-    """Nor is who has sent everything already. A word in the middle of an answer would be part of it."""
+async def test_100_continue_precedes_response_or_is_omitted(comes: str, begins: str) -> None:
+    """Neither does a client that has already sent everything. A 100 Continue within a response would corrupt it."""
     got: list[Message] = []
 
     async def application(_: Scope, receive: Receive, send: Send) -> None:
@@ -165,26 +171,26 @@ async def test_who_waits_is_told_to_go_on_before_the_answer_or_never(comes: str,
             await send({"type": "http.response.body", "body": b"be", "more_body": True})
         await send({"type": "http.response.body", "body": b"en"})
 
-    async with place() as where, Http(where, application):
-        reader, writer = await open_raw(where.address)
+    async with server_directory() as directory, Http(directory, application):
+        reader, writer = await open_raw(directory.address)
         head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
         writer.write(head + (b"body" if comes == "whole" else b""))
         said = b""
         if comes == "head":
             said = await asyncio.wait_for(
-                reader.readuntil(b"be" if begins == "answers first" else b"\r\n\r\n"), PATIENCE
+                reader.readuntil(b"be" if begins == "answers first" else b"\r\n\r\n"), TIMEOUT
             )
             await settle_down()
             writer.write(b"body")
         while not said.endswith(b"been"):
-            said += await asyncio.wait_for(reader.read(100), PATIENCE)
+            said += await asyncio.wait_for(reader.read(100), TIMEOUT)
         assert said.startswith(b"HTTP/1.1 100") is (comes == "head" and begins == "asks first")
         assert said.count(b"HTTP/1.1 100") <= 1
         assert [message["body"] for message in got] == [b"body"]
         writer.transport.abort()
 
 
-async def test_an_answer_is_begun_when_the_one_before_it_was_read() -> None:
+async def test_response_begins_after_previous_one_was_read() -> None:
     size = 2_000_000
     asked: list[str] = []
 
@@ -194,25 +200,25 @@ async def test_an_answer_is_begun_when_the_one_before_it_was_read() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"x" * size})
 
-    async with place() as where, Http(where, application):
-        reader, writer = await open_raw(where.address)
+    async with server_directory() as directory, Http(directory, application):
+        reader, writer = await open_raw(directory.address)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(inside("/1") + inside("/2"))
-        await until(lambda: asked, most=1_000_000)
+        writer.write(raw_request("/1") + raw_request("/2"))
+        await until(lambda: asked)
         for _ in range(5):
             await settle_down()
         assert asked == ["/1"]
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(2):
-            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
-            await asyncio.wait_for(reader.readexactly(size), PATIENCE)
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT)
+            await asyncio.wait_for(reader.readexactly(size), TIMEOUT)
         assert asked == ["/1", "/2"]
         writer.transport.abort()
 
 
 @pytest.mark.parametrize("ends", ["the caller leaves", "the request is cancelled"])
-async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> None:
-    """Nothing of it goes on behind the back of a server that ends."""
+async def test_work_for_request_ends_with_request(ends: str) -> None:
+    """No work continues unnoticed while the server stops."""
     done: list[str] = []
     begun = asyncio.Event()
 
@@ -225,8 +231,8 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
                 await asyncio.sleep(0)
             done.append("work")
 
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         application = Application(
             server.manager, server.observers, server.application.server, {**HANDLERS, "run_shell": slow}, stream
@@ -246,10 +252,10 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
 
         scope: Scope = {"method": "POST", "path": path, "query_string": b"", "headers": [], "client": None}
         request = start(application(scope, receive, send))
-        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await asyncio.wait_for(begun.wait(), TIMEOUT)
         if ends == "the caller leaves":
             leaves.set()
-            await asyncio.wait_for(request, PATIENCE)
+            await asyncio.wait_for(request, TIMEOUT)
         else:
             request.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -257,12 +263,12 @@ async def test_work_for_a_caller_has_ended_when_its_request_has(ends: str) -> No
         assert done == ["work"]
 
 
-async def test_the_guard_of_processes_is_there_before_the_first_command() -> None:
-    """Unless nobody wants it to be: then the first command starts it."""
+async def test_process_guard_starts_before_first_command() -> None:
+    """Unless that is disabled: then the first command starts it."""
     assert ServiceOverrides().warms_guard
     for warms in (True, False):
-        async with place() as where, serving(where, warms_guard=warms) as server:
-            client, workspace = await server.opened()
+        async with server_directory() as directory, in_process_server(directory, warms_guard=warms) as server:
+            client, workspace = await server.open_workspace()
             guard = server.manager.handle(workspace).services.processes.guard
             assert bool(guard.process_id) is warms
             if not warms:
@@ -275,7 +281,7 @@ async def test_the_guard_of_processes_is_there_before_the_first_command() -> Non
 
 
 class Endless:
-    """A command in the background that ends when it is told to."""
+    """A background command that ends on request."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -300,12 +306,17 @@ def job(session: str = "s") -> JobInfo:
     return JobInfo("", SessionId(session), RunId("r"), "sleep 1", "", "/", 0)
 
 
-async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
-    """It runs while nobody is there and nothing else is done, from the beginning each time; then it is closed."""
+async def test_jobs_keep_workspace_open_for_limited_time() -> None:
+    """The period runs only while no client is attached and nothing else is active, and starts anew each time; then
+    the workspace is closed.
+    """
     linger = 100
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
         handle = server.manager.handle(workspace)
         first = Endless()
@@ -314,7 +325,7 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         assert server.manager.handles == [handle], "somebody is there"
         await client.leave_workspace(workspace)
         await clock.forward(linger - 1, server.address)
-        other, _ = await server.opened()
+        other, _ = await server.open_workspace()
         await clock.forward(linger, server.address)
         await other.leave_workspace(workspace)
         await clock.forward(linger - 1, server.address)
@@ -322,17 +333,20 @@ async def test_jobs_keep_a_workspace_open_for_their_time_only() -> None:
         handle.services.jobs.add(job(), cast(RunningCommand, Endless()))
         first.stop(0)
         await clock.forward(2, server.address)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
-async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
+async def test_job_period_begins_at_end_of_last_run() -> None:
     """No client is attached and the workspace stays busy, so only the end of the run starts the timer."""
     linger = 100
     model = GatedModel(ScriptedModel(lambda _: Step((Say("done"),))))
     model.before.shut()
-    async with place() as where, serving(where, model, graces=GracePeriods(create=1e9, look=1e9)) as server:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, model, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         await client.config_set(workspace, "options.job_linger", linger, scope=1)
         session = (await client.create_session(workspace, "s")).id
         await client.send_prompt(workspace, AgentMessage(session, "go", run_id=RunId("r")))
@@ -343,41 +357,44 @@ async def test_the_time_of_a_job_begins_with_the_end_of_the_last_run() -> None:
         await clock.forward(10 * linger, server.address)
         assert server.manager.handles == [handle], "the run keeps it open"
         model.before.open()
-        await until(lambda: not handle.workspace.is_busy(), most=1_000_000)
+        await until(lambda: not handle.workspace.is_busy())
         await clock.forward(linger - 1, server.address)
         assert server.manager.handles == [handle], "the job keeps it open"
         await clock.forward(2, server.address)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
-async def test_a_job_that_ends_in_time_lets_the_workspace_go() -> None:
-    async with place() as where, serving(where, graces=GracePeriods(create=1e9, look=1e9)) as server:
+async def test_workspace_closes_when_job_ends_in_time() -> None:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(create=1e9, check_interval=1e9)) as server,
+    ):
         clock = Clock()
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         running = Endless()
         server.manager.handle(workspace).services.jobs.add(job(), cast(RunningCommand, running))
         await client.leave_workspace(workspace)
         await clock.forward(60, server.address)
         assert len(server.manager.handles) == 1
         running.stop(0)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
 
 
-async def test_what_a_job_said_is_read_and_a_job_is_stopped() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_job_output_is_read_and_job_is_stopped() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         jobs = server.manager.handle(workspace).services.jobs
         for session in ("s", "t"):
             jobs.add(job(session), cast(RunningCommand, Endless()))
         first, second = await client.list_jobs(workspace)
         assert [item.id for item in await client.list_jobs(workspace, SessionId("t"))] == [second.id]
         path = f"/v1/workspaces/{workspace}/jobs/{first.id}"
-        read = (await exchange(server.address, inside(path))).json
+        read = (await exchange(server.address, raw_request(path))).json
         assert (read["stdout"], read["stderr"], read["job"]["command"]) == ("out", "err", "sleep 1")
-        killed = (await exchange(server.address, inside(f"{path}/kill", "POST"))).json
+        killed = (await exchange(server.address, raw_request(f"{path}/kill", "POST"))).json
         assert (killed["stdout"], killed["job"]["state"], killed["job"]["exit_code"]) == ("out", "killed", 9)
         assert [item.id for item in await client.list_jobs(workspace)] == [second.id]
-        assert (await exchange(server.address, inside(path))).status == 404
+        assert (await exchange(server.address, raw_request(path))).status == 404
 
 
 # Memory
@@ -387,7 +404,7 @@ _ELSEWHERE = (type, types.ModuleType, types.FrameType, asyncio.AbstractEventLoop
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Everything that an object leads to, but not by way of modules, classes, the loop or the globals of functions."""
+    """Return all objects reachable from an object, except through modules, classes, the loop and function globals."""
     seen: set[int] = set()
     waiting = [root]
     while waiting:
@@ -414,21 +431,21 @@ def holds(root: object, word: str) -> list[object]:
 
 
 def granted(handle: WorkspaceHandle, session: str) -> list[object]:
-    """What is allowed for a session: pairs that begin with it."""
+    """Return the grants of a session: pairs that begin with it."""
     pairs = (thing for thing in reachable(handle.workspace.approvals) if isinstance(thing, tuple) and len(thing) == 2)
     return [pair for pair in pairs if pair[0] == session]
 
 
-async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
-    """Neither what was said, nor what was granted, nor bytes that were made for several readers."""
-    async with asking() as here:
+async def test_deleted_session_leaves_nothing_in_memory() -> None:
+    """Neither messages, nor grants, nor bytes shared by several readers."""
+    async with approval_client() as here:
         session, other = await here.session(), await here.session()
         path = f"/v1/workspaces/{here.workspace}/events?since=0"
         readers = [await RawStream.open(here.server.address, path) for _ in range(2)]
         for owner, word in ((session, "deletedword"), (other, "keptword")):
             run = await here.bash(owner, f"make {word}")
-            await here.grant((await here.permissions())[0], "allow_session")
-            await here.end(run)
+            await here.grant((await here.pending_permissions())[0], "allow_session")
+            await here.events_until_end(run)
         handle = here.server.manager.handle(here.workspace)
         backlog = Backlog(SlowReaderPolicy())
         reader = backlog.reader(0)
@@ -450,10 +467,10 @@ async def test_nothing_of_a_deleted_session_is_left_in_memory() -> None:
 
 
 @pytest.mark.parametrize("is_libc_able", [True, False])
-async def test_memory_is_given_back_once_after_workspaces_were_closed(
+async def test_memory_is_trimmed_once_after_workspaces_close(
     is_libc_able: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What only itself refers to is freed; a system that cannot trim is no failure."""
+    """Reference cycles are freed; a system that cannot trim is not an error."""
 
     class Libc:
         trimmed = 0
@@ -471,12 +488,12 @@ async def test_memory_is_given_back_once_after_workspaces_were_closed(
             self.itself = self
 
     monkeypatch.setattr(workspace_manager, "_libc", Libc())
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         clock = Clock()
-        opened = [await server.opened(name) for name in ("a", "b")]
+        opened = [await server.open_workspace(name) for name in ("a", "b")]
         for client, workspace in opened:
             await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=1_000_000)
+        await until(lambda: not server.manager.handles)
         gc.disable()
         try:
             left = weakref.ref(Loop())

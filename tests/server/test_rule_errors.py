@@ -1,5 +1,6 @@
-"""Deny rules that are written wrongly: each is in force all the same, or is reported and fails safe. Real server,
-real shell; every command is sent under yolo.
+"""Invalid deny rules: each either applies or is reported and fails safe.
+
+Real server, real shell; every command runs under yolo.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import ScriptedModel
 from server.approval_client import _script
-from server.helpers import Server, end_of, place, read_until, serving
+from server.helpers import Server, in_process_server, read_until, run_ended, server_directory
 
 EFFECTIVE = (
     "bash(touch *)",
@@ -40,7 +41,7 @@ EFFECTIVE = (
     "*",
     "*:execute",
 )
-"""Spellings that are understood."""
+"""Accepted spellings."""
 
 UNREADABLE = (
     '"bahs(touch *)"',
@@ -87,7 +88,7 @@ UNREADABLE = (
     '["bash(touch *)"]',
     '{ tool = "bash" }',
 )
-"""Items of the list that cannot be read, as TOML."""
+"""Items of the list that cannot be parsed, as TOML."""
 
 FILES = (
     'permissions.deny = "bash(touch *)"',
@@ -105,7 +106,7 @@ FILES = (
     "[permissions]\ndeny = [bash(touch *)]",
     "[permissions\ndeny = ['bash(touch *)']",
 )
-"""Whole files: wrong types, keys that do not exist, no TOML at all."""
+"""Whole files: wrong types, unknown keys, invalid TOML."""
 
 JSON_FILES = (
     '{"permissions": {"deny": ["bahs(touch *)"]}}',
@@ -124,7 +125,7 @@ class Attempt:
         self.client = client
         self.workspace = workspace
         self.session = session
-        self.project = Path(server.place.project())
+        self.project = Path(server.directory.project())
         self._runs = 0
 
     def write(self, text: str, name: str = "holdfast.toml") -> None:
@@ -140,12 +141,12 @@ class Attempt:
 
     async def result(self, run: str) -> str:
         async with self.client.events(self.workspace, since=0) as events:
-            await read_until(events, end_of(run))
+            await read_until(events, run_ended(run))
         messages = await self.client.list_messages(self.workspace, self.session)
         return [result.content for message in messages for result in message.tool_results][-1]
 
     async def touch(self) -> tuple[bool, str]:
-        """Whether the command has run, and its result."""
+        """Return whether the command ran, and its result."""
         made = self.project / "made"
         made.unlink(missing_ok=True)
         result = await self.result(await self.send("bash", {"command": "touch made"}))
@@ -157,8 +158,8 @@ class Attempt:
 
 @asynccontextmanager
 async def attempts() -> AsyncIterator[Attempt]:
-    async with place() as own, serving(own, ScriptedModel(_script)) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as own, in_process_server(own, ScriptedModel(_script)) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         yield Attempt(server, client, workspace, session)
 
@@ -192,14 +193,14 @@ async def test_a_deny_rule_that_cannot_be_read_is_reported_and_fails_safe() -> N
             assert problems, text
             assert any(problem in result for problem in problems), text
             assert str(attempt.project / name) in problems[0], text
-        # The server works on, and reading is not asked for.
+        # The server keeps working, and reading needs no approval.
         assert "made" not in await attempt.result(await attempt.send("ls", {"path": "."}))
         attempt.write("")
         assert (await attempt.touch())[0]
         assert await attempt.problems() == ()
 
 
-async def test_in_interactive_use_a_person_is_asked_also_under_yolo() -> None:
+async def test_interactive_use_requires_approval_even_under_yolo() -> None:
     async with attempts() as attempt:
         attempt.write("permissions.deny = ['bahs(touch *)']\npermissions.allow = ['bash']")
         for action, is_made in (("allow_session", True), ("allow", True), ("deny", False)):
@@ -227,7 +228,7 @@ async def test_rules_hold_for_tools_that_request_no_permission_themselves(tool: 
         assert f"The rule {tool} forbids it" in await attempt.result(await attempt.send(tool, {}))
 
 
-async def test_a_deny_rule_for_reading_leaves_the_conversation_alone() -> None:
+async def test_deny_rule_for_reading_does_not_affect_conversation() -> None:
     async with attempts() as attempt:
         attempt.write("permissions.deny = ['Read(**)']")
         assert "forbids it" in await attempt.result(await attempt.send("view", {"file_path": "holdfast.toml"}))

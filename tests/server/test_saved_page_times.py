@@ -1,4 +1,4 @@
-"""Times at which the note of open pages is written, also after failures, and default periods of the server."""
+"""Times at which saved pages are written, also after failures, and default periods of the server."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ START = 1_000_000.0
 
 
 class Now:
-    """A clock that the test moves."""
+    """A clock moved by the test."""
 
     def __init__(self) -> None:
         self.time = START
@@ -43,7 +43,7 @@ def opened(tmp_path: Path, now: Now, monkeypatch: pytest.MonkeyPatch) -> WebSess
 
 
 @pytest.mark.parametrize(("seconds", "is_written"), [(0.0, False), (600.0, False), (600.5, True)])
-def test_a_request_writes_the_note_when_the_last_one_is_older_than_ten_minutes(
+def test_request_saves_pages_after_ten_minutes(
     tmp_path: Path, now: Now, opened: WebSessions, seconds: float, is_written: bool
 ) -> None:
     now.time += seconds
@@ -51,7 +51,7 @@ def test_a_request_writes_the_note_when_the_last_one_is_older_than_ten_minutes(
     assert (tmp_path / "web.json").exists() is is_written
 
 
-def test_every_written_note_begins_the_period_again(tmp_path: Path, now: Now, opened: WebSessions) -> None:
+def test_every_save_restarts_period(tmp_path: Path, now: Now, opened: WebSessions) -> None:
     note = tmp_path / "web.json"
     opened.exchange(opened.link(()).code)
     for step, is_written in ((600.5, True), (600.0, False), (0.5, True)):
@@ -62,7 +62,7 @@ def test_every_written_note_begins_the_period_again(tmp_path: Path, now: Now, op
         note.touch()
 
 
-def test_a_failed_note_begins_the_period_again_and_leaves_no_draft(
+def test_failed_save_restarts_period_and_leaves_no_temporary_file(
     tmp_path: Path, now: Now, opened: WebSessions
 ) -> None:
     note = tmp_path / "web.json"
@@ -81,4 +81,4 @@ def test_a_failed_note_begins_the_period_again_and_leaves_no_draft(
 
 
 def test_default_periods() -> None:
-    assert GracePeriods() == GracePeriods(create=30.0, detach=10.0, linger=60.0, look=2.0)
+    assert GracePeriods() == GracePeriods(create=30.0, detach=10.0, linger=60.0, check_interval=2.0)

@@ -1,4 +1,4 @@
-"""The note of open pages that one server leaves to the next: what is in it, and what becomes of it when it fails."""
+"""Saved pages that one server leaves to the next: contents and failures."""
 
 import json
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.protocol.bodies import PageHello, PagePass, PageReturn
+from holdfast.protocol.bodies import PageChallengeRequest, PageCredentials, PageProof
 from holdfast.server.http.connection import Asgi, Message, Receive, Scope, Send
 from holdfast.server.web import web_app, web_auth
 from holdfast.server.web.web_app import NoPage, SavedPages, WebSessions, is_worth_it, read_note
@@ -16,7 +16,7 @@ HOUR = 3600.0
 
 
 class Now:
-    """A clock that the test moves."""
+    """A clock moved by the test."""
 
     def __init__(self) -> None:
         self.time = 1_000_000.0
@@ -33,31 +33,34 @@ def now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Now:
     return Now()
 
 
-async def nobody(_scope: Scope, _receive: Receive, _send: Send) -> None:
+async def unused_application(_scope: Scope, _receive: Receive, _send: Send) -> None:
     return
 
 
 def opened(tmp_path: Path, now: Now) -> WebSessions:
-    made = WebSessions(nobody, tmp_path / "web.json", now)
+    made = WebSessions(unused_application, tmp_path / "web.json", now)
     made.app.port = PORT
     return made
 
 
-def comes_back(there: WebSessions, page: PagePass) -> PagePass:
-    greeting = there.hello(PageHello(page.page, "n" * 16))
+def reconnect(sessions: WebSessions, page: PageCredentials) -> PageCredentials:
+    greeting = sessions.hello(PageChallengeRequest(page.page, "n" * 16))
     assert greeting.proof == web_auth.proof(page.key, "server", PORT, "n" * 16, greeting.nonce)
-    return there.come_back(PageReturn(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
+    return sessions.come_back(PageProof(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
 
 
-def is_let_in(there: WebSessions, token: str) -> bool:
-    return web_auth.admit(there.app.auth, web_auth.digest(token), there._clock())[1] is not None
+def is_admitted(sessions: WebSessions, token: str) -> bool:
+    return web_auth.admit(sessions.app.auth, web_auth.digest(token), sessions._clock())[1] is not None
 
 
-def test_a_page_comes_back_to_the_next_server(tmp_path: Path, now: Now) -> None:
-    """With its key and a new token; the old one ends with its server. Neither token nor environment is in the file."""
+def test_page_reconnects_to_next_server(tmp_path: Path, now: Now) -> None:
+    """With its key and a new token; the old token ends with its server.
+
+    The file contains neither token nor environment.
+    """
     first = opened(tmp_path, now)
     page = first.exchange(first.link(("SECRET=1",)).code)
-    assert is_let_in(first, page.token)
+    assert is_admitted(first, page.token)
     file = tmp_path / "web.json"
     assert (file.stat().st_mode & 0o777, list(tmp_path.glob("*.new"))) == (0o600, [])
     noted = json.loads(file.read_text())
@@ -66,32 +69,32 @@ def test_a_page_comes_back_to_the_next_server(tmp_path: Path, now: Now) -> None:
     assert "SECRET" not in file.read_text()
     second = opened(tmp_path, now)
     with pytest.raises(NoPage):
-        comes_back(second, page)
+        reconnect(second, page)
     second.recall(read_note(file))
-    assert not is_let_in(second, page.token)
-    back = comes_back(second, page)
-    assert (back.page, back.key, is_let_in(second, back.token)) == (page.page, page.key, True)
+    assert not is_admitted(second, page.token)
+    back = reconnect(second, page)
+    assert (back.page, back.key, is_admitted(second, back.token)) == (page.page, page.key, True)
     third = opened(tmp_path, now)
     third.recall(read_note(file))
-    assert comes_back(third, page).page == page.page, "who came back is noted again"
+    assert reconnect(third, page).page == page.page, "who came back is noted again"
 
 
-def test_a_renewed_token_is_the_only_one(tmp_path: Path, now: Now) -> None:
-    there = opened(tmp_path, now)
-    page = there.exchange(there.link(()).code)
+def test_renewed_token_replaces_previous(tmp_path: Path, now: Now) -> None:
+    sessions = opened(tmp_path, now)
+    page = sessions.exchange(sessions.link(()).code)
     (tmp_path / "web.json").unlink()
-    renewed = there.renew(there.app.auth.pages[page.page])
+    renewed = sessions.renew(sessions.app.auth.pages[page.page])
     assert (renewed.page, renewed.key) == (page.page, page.key)
-    assert (is_let_in(there, page.token), is_let_in(there, renewed.token)) == (False, True)
+    assert (is_admitted(sessions, page.token), is_admitted(sessions, renewed.token)) == (False, True)
     assert (tmp_path / "web.json").exists()
 
 
-def test_a_note_that_cannot_be_written_refuses_no_page(
+def test_failed_save_refuses_no_page(
     tmp_path: Path, now: Now, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old file stays, and no draft is left."""
-    there = opened(tmp_path, now)
-    there.exchange(there.link(()).code)
+    """The old file stays, and no temporary file is left."""
+    sessions = opened(tmp_path, now)
+    sessions.exchange(sessions.link(()).code)
     before, names = (tmp_path / "web.json").read_bytes(), os.listdir(tmp_path)
 
     def refuse(*_paths: str) -> None:
@@ -99,15 +102,15 @@ def test_a_note_that_cannot_be_written_refuses_no_page(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", refuse)
-        page = there.exchange(there.link(()).code)
-    assert is_let_in(there, page.token)
+        page = sessions.exchange(sessions.link(()).code)
+    assert is_admitted(sessions, page.token)
     assert (tmp_path / "web.json").read_bytes() == before
     assert os.listdir(tmp_path) == names
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 @pytest.mark.parametrize(("age", "is_worth"), [(0.0, True), (11.9 * HOUR, True), (12 * HOUR, False), (-9.0, True)])
-def test_a_note_is_worth_opening_a_port_while_a_page_may_come_back(
+def test_saved_page_reopens_port_while_it_may_reconnect(
     age: float, is_worth: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
@@ -115,26 +118,24 @@ def test_a_note_is_worth_opening_a_port_while_a_page_may_come_back(
     assert not is_worth_it(SavedPages(PORT, ()))
 
 
-def test_a_page_with_a_request_under_way_is_noted_as_there(tmp_path: Path, now: Now) -> None:
-    there = opened(tmp_path, now)
-    page = there.exchange(there.link(()).code)
+def test_page_with_request_in_flight_is_saved_as_present(tmp_path: Path, now: Now) -> None:
+    sessions = opened(tmp_path, now)
+    page = sessions.exchange(sessions.link(()).code)
     now.time += HOUR
-    there.app.auth, _ = web_auth.admit(there.app.auth, web_auth.digest(page.token), now())
-    there.exchange(there.link(()).code)
+    sessions.app.auth, _ = web_auth.admit(sessions.app.auth, web_auth.digest(page.token), now())
+    sessions.exchange(sessions.link(()).code)
     seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
     assert seen[page.page] == now()
-    there.app.auth = web_auth.leave(there.app.auth, page.page, now() - 60)
-    there.exchange(there.link(()).code)
+    sessions.app.auth = web_auth.leave(sessions.app.auth, page.page, now() - 60)
+    sessions.exchange(sessions.link(()).code)
     seen = {item["id"]: item["seen"] for item in json.loads((tmp_path / "web.json").read_text())["pages"]}
     assert seen[page.page] == now() - 60
 
 
-async def test_a_page_is_there_while_it_is_served_and_forgotten_when_it_was_not_for_long(
-    tmp_path: Path, now: Now
-) -> None:
-    """Also if a request broke."""
-    there = opened(tmp_path, now)
-    page = there.exchange(there.link(()).code)
+async def test_page_is_kept_while_served_and_dropped_after_absence(tmp_path: Path, now: Now) -> None:
+    """Also if a request failed."""
+    sessions = opened(tmp_path, now)
+    page = sessions.exchange(sessions.link(()).code)
 
     async def status(application: Asgi) -> int:
         said: list[Message] = []
@@ -145,7 +146,7 @@ async def test_a_page_is_there_while_it_is_served_and_forgotten_when_it_was_not_
         async def receive() -> Message:
             return {"type": "http.disconnect"}
 
-        there.app._application = application
+        sessions.app._application = application
         headers = [(b"host", b"127.0.0.1:4711"), (b"authorization", f"Bearer {page.token}".encode())]
         scope = {
             "method": "GET",
@@ -154,12 +155,12 @@ async def test_a_page_is_there_while_it_is_served_and_forgotten_when_it_was_not_
             "headers": headers,
             "client": ("127.0.0.1", 1),
         }
-        await there.app(scope, receive, send)
+        await sessions.app(scope, receive, send)
         return int(said[0]["status"]) if said else 200
 
     async def slow(_scope: Scope, _receive: Receive, _send: Send) -> None:
         now.time += 13 * HOUR
-        assert await status(nobody) == 200, "it is there"
+        assert await status(unused_application) == 200, "it is there"
 
     async def breaks(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise ValueError("broken")
@@ -169,6 +170,6 @@ async def test_a_page_is_there_while_it_is_served_and_forgotten_when_it_was_not_
     with pytest.raises(ValueError, match="broken"):
         await status(breaks)
     now.time += 11 * HOUR
-    assert await status(nobody) == 200
+    assert await status(unused_application) == 200
     now.time += 12 * HOUR
-    assert await status(nobody) == 401
+    assert await status(unused_application) == 401

@@ -1,4 +1,4 @@
-"""The OpenAPI document against the server: what is not documented is not answered, and nothing is a 5xx."""
+"""The OpenAPI document against the server: every response is documented, and none is a 5xx."""
 
 import asyncio
 import json
@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, Phase, settings
 
 from holdfast.protocol.openapi import document
 from holdfast.protocol.routes import ROUTES
-from server.helpers import place, serving
+from server.helpers import in_process_server, server_directory
 
 _LEFT_OUT = ("events", "control", "summarize")
-"""An answer without an end, one that may stop the server, and one that waits for a run."""
+"""An endless response, one that may stop the server, and one that waits for a run."""
 
 _OPERATIONS = [
     (path, method)
@@ -28,9 +28,9 @@ _OPERATIONS = [
 
 @pytest.fixture(scope="module")
 def build() -> Callable[[str, str, Callable[[Any], None]], Callable[[], None]]:
-    """Return what makes the test of one operation.
+    """Return a function that builds the test of one operation.
 
-    The plugin of schemathesis would make all of them when tests are collected, which each worker does.
+    The plugin of schemathesis would build all of them at collection, in each worker.
     """
     import schemathesis  # noqa: PLC0415
     from schemathesis.generation.feedback import FeedbackSources  # noqa: PLC0415
@@ -52,14 +52,14 @@ def build() -> Callable[[str, str, Callable[[Any], None]], Callable[[], None]]:
 
 
 class Target:
-    """Where the server is, and what is there to be asked about."""
+    """The address of the server, and the ids of existing objects."""
 
     def __init__(self, url: str, token: str, known: dict[str, str]) -> None:
         self.url = url
         self.headers = {"Authorization": f"Bearer {token}"}
         self.known = known
         self.session = requests.Session()
-        """Kept: to make one for each request takes longer than the request."""
+        """Kept, because building one takes longer than a request."""
         self.session.trust_env = False
         self.asked = 0
 
@@ -70,8 +70,8 @@ def target() -> Iterator[Target]:
     over = threading.Event()
 
     async def live() -> None:
-        async with place() as where, serving(where, with_tcp=True) as server:
-            client, workspace = await server.opened()
+        async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
+            client, workspace = await server.open_workspace()
             session = await client.create_session(workspace, "s")
             known = {"id": workspace, "sid": session.id, "run_id": "r1", "client_id": client.client_id[::-1]}
             ready.put(Target(f"http://127.0.0.1:{server.tcp.port}", server.tcp.token, known))
@@ -94,7 +94,7 @@ def target() -> Iterator[Target]:
 
 
 @pytest.mark.parametrize(("path", "method"), _OPERATIONS)
-def test_every_answer_is_documented(
+def test_every_response_is_documented(
     target: Target,
     build: Callable[[str, str, Callable[[Any], None]], Callable[[], None]],
     path: str,
@@ -122,7 +122,7 @@ def test_every_answer_is_documented(
     def check(case: Any) -> None:  # noqa: ANN401 - of schemathesis
         target.asked += 1
         if target.asked % 4:
-            # Most requests are about what is there: others end at the first check.
+            # Most requests use existing ids: others end at the first check.
             for name in target.known.keys() & (case.path_parameters or {}).keys():
                 case.path_parameters[name] = target.known[name]
         response = case.call(base_url=target.url, headers=target.headers, session=target.session)

@@ -1,34 +1,34 @@
-"""Settings that are changed while a workspace is open: the next run goes by them."""
+"""Settings changed while a workspace is open apply to the next run."""
 
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from server.helpers import end_of, place, prompt, read_until, serving
+from server.helpers import in_process_server, read_until, run_ended, send_prompt, server_directory
 
 
 def _busy(request: ModelRequest) -> Step:
-    """Looks around three times, then is done."""
+    """Call a tool in three steps, then finish."""
     steps = sum(message.role == "tool" for message in request.messages)
     return Step((Call("ls", '{"path": "."}'),)) if steps < 3 else Step((Say("done"),))
 
 
-async def test_a_limit_counts_from_the_next_run_on() -> None:
-    async with place() as where, serving(where, ScriptedModel(_busy)) as server:
-        client, workspace = await server.opened()
+async def test_limit_applies_from_next_run() -> None:
+    async with server_directory() as directory, in_process_server(directory, ScriptedModel(_busy)) as server:
+        client, workspace = await server.open_workspace()
         ends = []
         for most in (500, 2, 0):
             await client.config_set(workspace, "options.max_steps", most)
             session = (await client.create_session(workspace)).id
             cursor = (await client.snapshot(workspace)).cursor
             async with client.events(workspace, since=cursor) as events:
-                run = await prompt(client, workspace, session, "look around")
-                await read_until(events, end_of(run.run_id))
+                run = await send_prompt(client, workspace, session, "look around")
+                await read_until(events, run_ended(run.run_id))
             ends.append((await client.get_run(workspace, run.run_id)).outcome)
         assert ends == ["completed", "failed", "completed"]
 
 
-async def test_the_patience_of_asks_is_the_one_that_is_set() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_approval_timeout_follows_setting() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         asks = server.manager.handle(workspace).workspace.approvals
         assert asks.timeout() == 86_400
         await client.config_set(workspace, "options.ask_timeout", 7)

@@ -1,4 +1,6 @@
-"""Sizes and pages of the server: each constant that selects a branch, lowered to 1, to 0, or to the very bound."""
+"""Sizes and page limits of the server: each constant that selects a branch, lowered to 1, to 0, or to the exact
+bound.
+"""
 
 import contextlib
 import os
@@ -25,17 +27,25 @@ from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.web import web_auth
 from holdfast.server.web.web_auth import Page, WebAuthState, digest
 from server.api import Api, api
-from server.helpers import collect, exchange, inside, open_raw, place, prompt, serving
+from server.helpers import (
+    collect_run_ends,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    send_prompt,
+    server_directory,
+)
 
 # Pages
 
 
 async def pages(opened: Api, **query: object) -> tuple[list[dict[str, Any]], int]:
-    """The log, page after page, and how many pages there were."""
+    """Return the log, page after page, and the number of pages."""
     found: list[dict[str, Any]] = []
     after, count = 0, 0
     while True:
-        page = await opened.ok("read_log", query={**query, "after": after})
+        page = await opened.expect_ok("read_log", query={**query, "after": after})
         found += page["events"]
         count += 1
         if not page["more"]:
@@ -44,37 +54,37 @@ async def pages(opened: Api, **query: object) -> tuple[list[dict[str, Any]], int
         after = page["next"]
 
 
-async def test_the_pages_of_a_log_are_the_log_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_pages_of_any_size_join_to_whole_log(monkeypatch: pytest.MonkeyPatch) -> None:
     async with api() as opened:
-        sessions = [await opened.asking.session() for _ in range(2)]
-        ended = [await opened.asking.ask(session) for session in (*sessions, *sessions)]
+        sessions = [await opened.approvals.session() for _ in range(2)]
+        ended = [await opened.approvals.call_tools(session) for session in (*sessions, *sessions)]
         for run in ended:
-            await opened.asking.end(run)
+            await opened.approvals.events_until_end(run)
         asked: list[dict[str, object]] = [{}, {"session_id": sessions[0]}, {"run_id": ended[1].run_id}]
         whole = [(await pages(opened, **query))[0] for query in asked]
-        assert len(whole[0]) == await opened.log()
+        assert len(whole[0]) == await opened.last_event()
         assert whole[2][-1]["type"] == "run_complete"
         for looked_at, size, limit in ((1, 1 << 20, 1), (2, 1 << 20, 500), (5_000, 0, 500), (5_000, 1, 2), (3, 0, 1)):
-            monkeypatch.setattr(log, "_MOST_LOOKED_AT", looked_at)
-            monkeypatch.setattr(log, "_MOST_BYTES", size)
+            monkeypatch.setattr(log, "_MAX_EXAMINED", looked_at)
+            monkeypatch.setattr(log, "_MAX_PAGE_BYTES", size)
             for query, expected in zip(asked, whole, strict=True):
                 found, count = await pages(opened, **query, limit=limit)
                 assert found == expected, (looked_at, size, limit)
                 assert count > 1
         monkeypatch.undo()
-        monkeypatch.setattr(log, "_MOST", 2)
-        assert len((await opened.ok("read_log", query={"limit": 2}))["events"]) == 2
-        assert "from 1 to 2" in await opened.no(400, "read_log", query={"limit": 3})
+        monkeypatch.setattr(log, "_MAX_EVENTS", 2)
+        assert len((await opened.expect_ok("read_log", query={"limit": 2}))["events"]) == 2
+        assert "from 1 to 2" in await opened.expect_error(400, "read_log", query={"limit": 3})
 
 
-async def test_pages_of_runs_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_run_pages_join_to_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         names = [f"r{number}" for number in range(4)]
         for name in names:
-            await prompt(client, workspace, session, "hi", name)
-        await collect(client, workspace, names)
+            await send_prompt(client, workspace, session, "hi", name)
+        await collect_run_ends(client, workspace, names)
         for state in (None, "ended"):
             found: list[str] = []
             before = None
@@ -82,19 +92,19 @@ async def test_pages_of_runs_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> No
                 found += [run.run_id for run in page]
                 before = page[-1].number
             assert found == names[::-1]
-        monkeypatch.setattr(prompts, "_MOST", 2)
+        monkeypatch.setattr(prompts, "_MAX_RUNS", 2)
         assert len(await client.list_runs(workspace, limit=4)) == 2
         assert len(await client.list_runs(workspace, limit=4, state="ended")) == 2
 
 
-async def test_the_sessions_that_an_undo_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_undo_reads_bounded_number_of_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     async with api() as opened:
         for number in range(2):
-            session = await opened.asking.session()
-            run = await opened.asking.ask(session, ("write", {"file_path": f"{number}.txt", "content": "x"}))
-            await opened.asking.grant((await opened.asking.permissions())[0])
-            await opened.asking.end(run)
-        monkeypatch.setattr(undo, "_MOST_SESSIONS", 1)
+            session = await opened.approvals.session()
+            run = await opened.approvals.call_tools(session, ("write", {"file_path": f"{number}.txt", "content": "x"}))
+            await opened.approvals.grant((await opened.approvals.pending_permissions())[0])
+            await opened.approvals.events_until_end(run)
+        monkeypatch.setattr(undo, "_MAX_SESSIONS", 1)
         for expected in (200, 400):
             answer = await opened.call("undo_changes", {})
             assert answer.status == expected, "only the latest session is looked at"
@@ -104,16 +114,16 @@ async def test_the_sessions_that_an_undo_looks_at(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("most", [1, 22])
-async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_at_exact_limit(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "_MOST_BYTES", most)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         statuses = {}
         for size in (most, most + 1):
             body = (b'{"command":"shutdown"}' + b" " * size)[:size]
-            length = inside("/v1/control", "POST", body)
-            chunks = inside("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
+            length = raw_request("/v1/control", "POST", body)
+            chunks = raw_request("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
             chunks += b"%x\r\n%b\r\n0\r\n\r\n" % (size, body)
-            pieces = inside("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
+            pieces = raw_request("/v1/control", "POST", headers=["Transfer-Encoding: chunked"])
             pieces += b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
             requests = (length, chunks, pieces)
             statuses[size] = [(await exchange(server.address, request)).status for request in requests]
@@ -121,12 +131,12 @@ async def test_a_body_of_the_very_size(most: int, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("most", [0, 1])
-async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading pauses while a body waits to be taken, and goes on when it was."""
+async def test_body_is_read_in_pieces_of_any_size(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading pauses while a body waits for its handler, and then resumes."""
     monkeypatch.setattr(connection, "_MAX_UNREAD_BODY", most)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         body = b'{"command":"shutdown"}' + b" " * 200_000
-        request = inside("/v1/control", "POST", body) + inside("/v1/health", headers=["Connection: close"])
+        request = raw_request("/v1/control", "POST", body) + raw_request("/v1/health", headers=["Connection: close"])
         reader, writer = await open_raw(server.address)
         writer.write(request)
         answers = await reader.read()
@@ -135,32 +145,32 @@ async def test_a_body_is_taken_in_pieces_of_any_size(most: int, monkeypatch: pyt
         writer.close()
 
 
-async def test_a_head_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with place() as where, serving(where) as server:
+async def test_head_at_exact_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         line = "X-Filler: "
         size = len("/v1/healthHostx") + len("X-Filler")
         monkeypatch.setattr(connection, "_MAX_HEAD_BYTES", size + 100)
-        request = inside("/v1/health", headers=["Host: x", line + "y" * 100])
+        request = raw_request("/v1/health", headers=["Host: x", line + "y" * 100])
         assert (await exchange(server.address, request)).status == 200
         reader, writer = await open_raw(server.address)
-        writer.write(inside("/v1/health", headers=["Host: x", line + "y" * 101]))
+        writer.write(raw_request("/v1/health", headers=["Host: x", line + "y" * 101]))
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
 
 
-async def test_a_file_of_the_very_size(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_at_exact_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGEST_FILE", 3)
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         for name in ("abc", "abcd"):
-            (Path(where.project()) / f"{name}.txt").write_text(name)
+            (Path(directory.project()) / f"{name}.txt").write_text(name)
         assert (await client.read_file(workspace, "abc.txt")).content == b"abc"
         with pytest.raises(ServerProblem) as caught:
             await client.read_file(workspace, "abcd.txt")
         assert caught.value.status == 413
         for most, is_cut in ((1, True), (2, False), (3, False)):
-            monkeypatch.setattr(files, "_MOST", most)
+            monkeypatch.setattr(files, "_MAX_FILES", most)
             found = await client.list_files(workspace)
             assert (len(found.files), found.is_cut) == (min(most, 2), is_cut)
 
@@ -174,10 +184,10 @@ def delta(index: int, text: str = "x") -> Frame:
 
 
 @pytest.mark.parametrize(("few", "kept"), [(0, 0), (0, 1), (1, 1), (4, 8)])
-def test_bytes_of_frames_whatever_is_kept(few: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the text, merged where there is more than a few; and the same bytes whoever asks, in any order."""
-    monkeypatch.setattr(frame_cache, "_FEW", few)
-    monkeypatch.setattr(frame_cache, "_KEPT", kept)
+def test_frame_bytes_do_not_depend_on_cache(few: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole text, merged where there are more than a few frames; the same bytes for every reader, in any order."""
+    monkeypatch.setattr(frame_cache, "_MERGE_THRESHOLD", few)
+    monkeypatch.setattr(frame_cache, "_CACHE_SIZE", kept)
     cache = frame_cache.FrameCache()
     frames = [delta(number, str(number)) for number in range(1, 8)]
     for first, last in ((0, 7), (2, 5), (0, 7), (6, 7), (0, 1), (2, 5)):
@@ -188,7 +198,7 @@ def test_bytes_of_frames_whatever_is_kept(few: int, kept: int, monkeypatch: pyte
     assert len(cache._made) <= kept
 
 
-def test_frames_with_a_hole_are_joined_for_their_reader_alone() -> None:
+def test_frames_with_gap_are_joined_for_one_reader_only() -> None:
     cache = frame_cache.FrameCache()
     whole = [delta(number) for number in range(1, 8)]
     with_hole = [*whole[:3], *whole[4:]]
@@ -203,8 +213,8 @@ def test_frames_with_a_hole_are_joined_for_their_reader_alone() -> None:
 # Connections
 
 
-class Line:
-    """A connection as the limits know it."""
+class FakeConnection:
+    """A connection with the attributes that the limits read."""
 
     def __init__(self, *, local: bool = True, unasked: bool = True, incomplete: bool = False) -> None:
         self.is_local = local
@@ -213,13 +223,13 @@ class Line:
 
 
 @pytest.mark.parametrize(("descriptors", "local", "tcp"), [(0, 0, 0), (2, 1, 0), (4, 2, 1), (8, 4, 2)])
-def test_how_many_connections_there_may_be(
+def test_connection_limits_by_descriptors(
     descriptors: int, local: int, tcp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_descriptors", lambda: descriptors)
     for is_local, most in ((True, local), (False, tcp)):
-        known: ConnectionLimits[Line] = ConnectionLimits()
-        lines = [Line(local=is_local) for _ in range(most + 2)]
+        known: ConnectionLimits[FakeConnection] = ConnectionLimits()
+        lines = [FakeConnection(local=is_local) for _ in range(most + 2)]
         closed = [known.add(line) for line in lines]
         assert closed == [None] * most + (lines[:2] if most else lines)
         assert len(list(known)) == most
@@ -227,52 +237,52 @@ def test_how_many_connections_there_may_be(
 
 
 @pytest.mark.parametrize(("descriptors", "streams"), [(0, 0), (2, 0), (4, 1), (16, 7), (32, 14), (64, 28)])
-def test_how_many_of_them_may_be_streams(descriptors: int, streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_limits_by_descriptors(descriptors: int, streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_descriptors", lambda: descriptors)
-    known: ConnectionLimits[Line] = ConnectionLimits()
-    held = [known.hold(Line()) for _ in range(streams + 1)]
+    known: ConnectionLimits[FakeConnection] = ConnectionLimits()
+    held = [known.hold(FakeConnection()) for _ in range(streams + 1)]
     for one in held[:-1]:
         one.__enter__()
     with pytest.raises(TooManyStreams):
         held[-1].__enter__()
     if streams:
         held[0].__exit__(None, None, None)
-        held.append(known.hold(Line()))
+        held.append(known.hold(FakeConnection()))
         held[-1].__enter__()
         with pytest.raises(TooManyStreams):
-            known.hold(Line()).__enter__()
+            known.hold(FakeConnection()).__enter__()
 
 
-def test_which_connection_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one on which nothing has come for the longest time, of those without a whole request; else the new one."""
+def test_connection_chosen_for_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among those without a complete request the one that has been idle longest; otherwise the new one."""
     monkeypatch.setattr(connection, "_descriptors", lambda: 6)
     for first, second, expected in (
-        (Line(), Line(), 0),
-        (Line(unasked=False), Line(), 1),
-        (Line(unasked=False), Line(unasked=False, incomplete=True), 1),
-        (Line(unasked=False), Line(unasked=False), 3),
+        (FakeConnection(), FakeConnection(), 0),
+        (FakeConnection(unasked=False), FakeConnection(), 1),
+        (FakeConnection(unasked=False), FakeConnection(unasked=False, incomplete=True), 1),
+        (FakeConnection(unasked=False), FakeConnection(unasked=False), 3),
     ):
-        known: ConnectionLimits[Line] = ConnectionLimits()
-        lines = [first, second, Line(unasked=False), Line(unasked=False)]
+        known: ConnectionLimits[FakeConnection] = ConnectionLimits()
+        lines = [first, second, FakeConnection(unasked=False), FakeConnection(unasked=False)]
         assert [known.add(line) for line in lines] == [None, None, None, lines[expected]]
     known = ConnectionLimits()
-    lines = [Line() for _ in range(4)]
+    lines = [FakeConnection() for _ in range(4)]
     for line in lines[:3]:
         known.add(line)
     known.touch(lines[0])
-    known.touch(Line())
+    known.touch(FakeConnection())
     assert known.add(lines[3]) is lines[1], "who was heard of stays"
     known.remove(lines[1])
     known.remove(lines[2])
     assert list(known) == [lines[0], lines[3]]
 
 
-# What is remembered
+# Bounded caches
 
 
-def test_one_code_one_page_one_client_one_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_auth, "MOST_CODES", 1)
-    monkeypatch.setattr(web_auth, "MOST_PAGES", 1)
+def test_caches_with_capacity_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_auth, "MAX_CODES", 1)
+    monkeypatch.setattr(web_auth, "MAX_PAGES", 1)
     door = web_auth.mint(web_auth.mint(WebAuthState(), digest("a"), (), 0.0), digest("b"), (), 0.0)
     assert web_auth.exchange(door, digest("a"), Page("p", "k", 0.0), 0.0)[1] is None
     door, page = web_auth.exchange(door, digest("b"), Page("p", "k", 0.0, digest("t")), 0.0)
@@ -287,15 +297,15 @@ def test_one_code_one_page_one_client_one_cost(monkeypatch: pytest.MonkeyPatch) 
         state = presence.transition(state, presence.Retire(presence.ClientId(client)))[0]
     assert state.retired == ("b",)
 
-    monkeypatch.setattr(counters, "_KEPT", 1)
+    monkeypatch.setattr(counters, "_MAX_SESSIONS", 1)
     metrics = Metrics()
     for session, cost in (("a", 1.0), ("b", 2.0), ("b", 5.0), ("a", 4.0)):
-        metrics._spent(SessionId(session), cost, is_new=cost < 3.0)
+        metrics._add_cost(SessionId(session), cost, is_new=cost < 3.0)
     total = next(family for family in metrics.families() if family.name.endswith("cost_dollars_total"))
     assert list(total.values.values()) == [6.0], "of a session that is not remembered only what comes later counts"
 
 
-def test_descriptors_are_counted_as_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptor_limit_follows_system_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     infinity = connection.resource.RLIM_INFINITY  # type: ignore[attr-defined]
     for allowed, expected in ((100, 100), (65_536, 65_536), (70_000, 65_536), (infinity, 65_536)):
         monkeypatch.setattr("resource.getrlimit", lambda _, allowed=allowed: (allowed, allowed))

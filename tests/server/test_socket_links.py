@@ -1,4 +1,4 @@
-"""A link at the path of the server's socket is a file of the user: it is neither followed nor removed."""
+"""A symlink at the path of the server's socket belongs to the user: it is neither followed nor removed."""
 
 import socket
 from pathlib import Path
@@ -9,7 +9,7 @@ from holdfast.server.http.listen import UnixListener, UnsafeDirectory
 
 
 @pytest.mark.parametrize("target", ["a socket", "a file", "nothing"])
-def test_a_link_in_place_of_the_socket_is_kept(tmp_path: Path, target: str) -> None:
+def test_symlink_at_socket_path_is_kept(tmp_path: Path, target: str) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     path, elsewhere = tmp_path / "run" / "s", tmp_path / "elsewhere"
     with socket.socket(socket.AF_UNIX) as stale:

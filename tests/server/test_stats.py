@@ -1,4 +1,4 @@
-"""The page of the routes, what was done in a workspace, and the routes whose rooms are not there yet."""
+"""The page of the routes, usage statistics of a workspace, and routes without an implementation."""
 
 import base64
 import hashlib
@@ -10,12 +10,20 @@ from holdfast.domain.messages import text_of
 from holdfast.protocol.openapi import document
 from holdfast.protocol.routes import ROUTES
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
-from server.helpers import EchoModel, collect, exchange, inside, place, prompt, serving
+from server.helpers import (
+    EchoModel,
+    collect_run_ends,
+    exchange,
+    in_process_server,
+    raw_request,
+    send_prompt,
+    server_directory,
+)
 
 
-async def test_the_page_of_the_routes_asks_nobody_for_anything() -> None:
-    async with place() as where, serving(where) as server:
-        answer = await exchange(server.address, inside("/v1/docs/"))
+async def test_route_page_loads_no_external_resource() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        answer = await exchange(server.address, raw_request("/v1/docs/"))
     text = answer.body.decode()
     assert answer.status == 200
     assert answer.head.headers["content-type"] == "text/html; charset=utf-8"
@@ -35,22 +43,22 @@ async def test_the_page_of_the_routes_asks_nobody_for_anything() -> None:
 _FAILS, _ANSWERS = Step((Say("so "), Fail("no"))), Step((Say("yes"),))
 
 
-class Moody(EchoModel):
-    """Fails when it is told to."""
+class FailingModel(EchoModel):
+    """Model that fails on request."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = ScriptedModel(lambda request: _FAILS if text_of(request.messages[-1]) == "fail" else _ANSWERS)
 
 
-async def test_what_was_done_is_counted() -> None:
-    async with place() as where, serving(where, Moody()) as server:
-        client, workspace = await server.opened()
+async def test_statistics_count_usage() -> None:
+    async with server_directory() as directory, in_process_server(directory, FailingModel()) as server:
+        client, workspace = await server.open_workspace()
         assert (await client.stats(workspace)).runs == {}
         for number, text in enumerate(["one", "two", "fail"]):
             session = (await client.create_session(workspace, text)).id
-            await prompt(client, workspace, session, text, f"r{number}")
-            await collect(client, workspace, [f"r{number}"])
+            await send_prompt(client, workspace, session, text, f"r{number}")
+            await collect_run_ends(client, workspace, [f"r{number}"])
         found = await client.stats(workspace)
         sessions = await client.list_sessions(workspace)
     assert found.sessions == 3
@@ -64,18 +72,18 @@ async def test_what_was_done_is_counted() -> None:
     assert sum(map(sum, found.week)) == 3
 
 
-async def test_days_and_hours_are_those_of_the_reader() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_days_and_hours_use_time_zone_of_reader() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "one", "r")
-        await collect(client, workspace, ["r"])
+        await send_prompt(client, workspace, session, "one", "r")
+        await collect_run_ends(client, workspace, ["r"])
         here, ahead = await client.stats(workspace, 0), await client.all_stats(120)
-        assert [ahead.zone, ahead.workspaces] == [120, (where.project(),)]
+        assert [ahead.zone, ahead.workspaces] == [120, (directory.project(),)]
         hours = [[hour for day in found.week for hour, count in enumerate(day) if count] for found in (here, ahead)]
         assert (hours[0][0] + 2) % 24 == hours[1][0]
         for zone in ("x", "841", "--1", "99999", "%C2%B2"):
-            answer = await exchange(server.address, inside(f"/v1/stats?zone={zone}"))
+            answer = await exchange(server.address, raw_request(f"/v1/stats?zone={zone}"))
             assert answer.status == 400, zone
 
 
@@ -92,25 +100,25 @@ EMPTY = [
 ]
 
 
-async def test_routes_without_a_room_say_so() -> None:
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+async def test_unimplemented_routes_return_documented_response() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         for method, path, body, status in EMPTY:
-            answer = await exchange(server.address, inside(f"/v1/workspaces/{workspace}/{path}", method, body))
+            answer = await exchange(server.address, raw_request(f"/v1/workspaces/{workspace}/{path}", method, body))
             assert answer.status == status, path
             if status >= 400:
                 assert len(answer.json["message"]) > 10, path
-            unknown = await exchange(server.address, inside(f"/v1/workspaces/nowhere/{path}", method, body))
+            unknown = await exchange(server.address, raw_request(f"/v1/workspaces/nowhere/{path}", method, body))
             assert unknown.status in (400, 404), path
             assert "message" in unknown.json
 
 
-async def test_settings_that_cannot_be_read_are_answered_as_documented() -> None:
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
-        (where.data / "config.json").write_text("{")
+async def test_unreadable_settings_return_documented_response() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
+        (directory.data / "config.json").write_text("{")
         paths = document()["paths"]
         for path in ("", "/{id}", "/{id}/config", "/{id}/providers", "/{id}/snapshot"):
-            answer = await exchange(server.address, inside(f"/v1/workspaces{path.replace('{id}', workspace)}"))
+            answer = await exchange(server.address, raw_request(f"/v1/workspaces{path.replace('{id}', workspace)}"))
             assert str(answer.status) in paths[f"/v1/workspaces{path}"]["get"]["responses"], path
             assert answer.status < 500, path

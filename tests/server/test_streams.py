@@ -1,4 +1,4 @@
-"""The resumable form: cut anywhere, resumed, concatenated, it is the log. Heartbeats, gaps, snapshots."""
+"""The resumable stream: interrupted anywhere and resumed, it equals the log. Heartbeats, gaps, snapshots."""
 
 import asyncio
 import random
@@ -17,24 +17,24 @@ from server.helpers import (
     FeedModel,
     RawStream,
     Server,
-    collect,
-    end_of,
+    collect_run_ends,
     exchange,
-    inside,
+    in_process_server,
     open_raw,
-    place,
-    prompt,
+    raw_request,
     read_until,
-    serving,
+    run_ended,
+    send_prompt,
+    server_directory,
 )
 
 
 async def filled(server: Server, runs: int = 6) -> tuple[Client, WorkspaceId]:
-    client, workspace = await server.opened()
+    client, workspace = await server.open_workspace()
     session = (await client.create_session(workspace, "s")).id
     for number in range(runs):
-        await prompt(client, workspace, session, f"prompt {number} with some words “and more”", f"r{number}")
-    await collect(client, workspace, [f"r{number}" for number in range(runs)])
+        await send_prompt(client, workspace, session, f"prompt {number} with some words “and more”", f"r{number}")
+    await collect_run_ends(client, workspace, [f"r{number}" for number in range(runs)])
     return client, workspace
 
 
@@ -43,8 +43,8 @@ async def log_of(server: Server, workspace: WorkspaceId) -> list[tuple[int, byte
 
 
 async def test_a_stream_cut_at_every_event_and_resumed_is_the_log() -> None:
-    """R6: by the parameter and by the header, from each number on."""
-    async with place() as where, serving(where) as server:
+    """R6: by the parameter and by the header, from each number."""
+    async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await filled(server)
         log = await log_of(server, workspace)
         assert len(log) > 30
@@ -62,9 +62,9 @@ async def test_a_stream_cut_at_every_event_and_resumed_is_the_log() -> None:
 
 
 async def test_a_stream_cut_at_random_bytes_and_resumed_is_the_log() -> None:
-    """R6: what came whole counts; the rest comes again."""
+    """R6: complete events count; the rest is sent again."""
     chance = random.Random(4)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         _, workspace = await filled(server, 12)
         log = await log_of(server, workspace)
         for _ in range(12):
@@ -83,9 +83,9 @@ async def test_a_stream_cut_at_random_bytes_and_resumed_is_the_log() -> None:
             assert got == log
 
 
-async def test_a_cursor_that_is_not_held_gets_one_gap_and_then_what_comes() -> None:
+async def test_r6_cursor_no_longer_held_gets_one_gap_then_live_events() -> None:
     """R6."""
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await filled(server, 1)
         newest = (await log_of(server, workspace))[-1][0]
         raw = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since={newest + 500}")
@@ -99,13 +99,13 @@ async def test_a_cursor_that_is_not_held_gets_one_gap_and_then_what_comes() -> N
         raw.close()
 
 
-async def test_a_snapshot_and_what_follows_it_is_the_whole() -> None:
-    """R6: taken in the middle of an answer, with the text streamed so far."""
+async def test_r6_snapshot_and_following_events_are_complete() -> None:
+    """R6: taken during a response, with the text streamed so far."""
     model = FeedModel()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         async with client.events(workspace, since=0) as events:
             for word in ("one ", "two "):
                 model.words.put_nowait(word)
@@ -115,10 +115,10 @@ async def test_a_snapshot_and_what_follows_it_is_the_whole() -> None:
             assert [run.state for run in snapshot.runs] == ["active"]
             model.words.put_nowait("three")
             model.words.put_nowait(None)
-            items = await read_until(events, end_of("r1"))
+            items = await read_until(events, run_ended("r1"))
         log = await log_of(server, workspace)
         async with client.events(workspace, since=snapshot.cursor) as after:
-            rest = await read_until(after, end_of("r1"))
+            rest = await read_until(after, run_ended("r1"))
         assert [item.number for item in rest if item.number] == [
             number for number, _ in log if number > snapshot.cursor
         ]
@@ -129,21 +129,21 @@ async def test_a_snapshot_and_what_follows_it_is_the_whole() -> None:
         assert (again.cursor, [text_of(item) for item in again.messages]) == (log[-1][0], ["go", "one two three"])
 
 
-async def test_c46_who_comes_late_learns_every_end() -> None:
-    """C-46: from the log, long after; also a reader that never read a byte and was cut."""
-    async with place() as where, serving(where, EchoModel()) as server:
-        client, workspace = await server.opened()
+async def test_c46_late_reader_receives_every_run_end() -> None:
+    """C-46: from the log, long after; including a reader that never read a byte and was disconnected."""
+    async with server_directory() as directory, in_process_server(directory, EchoModel()) as server:
+        client, workspace = await server.open_workspace()
         sessions = [(await client.create_session(workspace, f"s{number}")).id for number in range(4)]
         _, stalled = await open_raw(server.address)
         stalled.write(f"GET /v1/workspaces/{workspace}/events?since=0 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         runs = [f"r{number}" for number in range(16)]
         for number, run in enumerate(runs):
-            await prompt(client, workspace, sessions[number % 4], "long " * 600, run)
-        await collect(client, workspace, runs)
+            await send_prompt(client, workspace, sessions[number % 4], "long " * 600, run)
+        await collect_run_ends(client, workspace, runs)
         stalled.transport.abort()
         late = await server.client()
-        ends = await collect(late, workspace, runs)
+        ends = await collect_run_ends(late, workspace, runs)
         assert sorted(end.run_id for end in ends) == sorted(runs)
         assert {end.outcome for end in ends} == {"completed"}
         assert (await late.get_run(workspace, RunId("r0"))).outcome == "completed"
@@ -152,8 +152,8 @@ async def test_c46_who_comes_late_learns_every_end() -> None:
 async def test_heartbeats_keep_a_quiet_stream_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """A comment in the resumable form, a blank line in the other."""
     monkeypatch.setattr(stream_module, "HEARTBEAT_SECONDS", 0.01)
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         numbered = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=0")
         whole = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events")
         while numbered.raw.count(b": ") < 5 or whole.raw.count(b"\n") < 5:
@@ -165,25 +165,25 @@ async def test_heartbeats_keep_a_quiet_stream_alive(monkeypatch: pytest.MonkeyPa
         whole.close()
 
 
-async def test_a_stream_of_a_retired_client_is_refused_and_leaves_nothing() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
-        other, _ = await server.opened()
+async def test_stream_of_retired_client_is_refused_without_trace() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
+        other, _ = await server.open_workspace()
         await other.retire_client()
         bus = server.manager.handle(workspace).workspace.bus
         readers = bus._readers
         answer = await exchange(
-            server.address, inside(f"/v1/workspaces/{workspace}/events?since=0&client_id={other.client_id}")
+            server.address, raw_request(f"/v1/workspaces/{workspace}/events?since=0&client_id={other.client_id}")
         )
         assert answer.status == 409
         assert bus._readers == readers
         await client.health()
 
 
-async def test_a_reader_that_leaves_is_forgotten() -> None:
-    """R11: tasks, subscriptions and claims go with it."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_r11_disconnected_reader_is_removed() -> None:
+    """R11: its tasks, subscriptions and claims end with it."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         bus = server.manager.handle(workspace).workspace.bus
         before = len(asyncio.all_tasks())
         raws = [await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events?since=0") for _ in range(30)]

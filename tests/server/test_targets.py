@@ -1,11 +1,11 @@
-"""A request over TCP names one host that is served, in its Host header and in its target alike."""
+"""A request over TCP names one served host, in its Host header and in its target alike."""
 
 import pytest
 
-from holdfast.lockfile import directory_id
-from server.helpers import exchange, inside, place, serving
+from holdfast.lock_owner import directory_id
+from server.helpers import exchange, in_process_server, raw_request, server_directory
 
-# The target, the lines before the token, and the status. HERE and PAGE are the ports' own names.
+# Target, header lines before the token, and status. HERE and PAGE are the names of the ports.
 CASES: list[tuple[str, tuple[str, ...], int]] = [
     ("/v1/health", ("Host: HERE",), 200),
     ("http://HERE/v1/health", ("Host: HERE",), 200),
@@ -34,7 +34,7 @@ def port(request: pytest.FixtureRequest) -> str:
 
 async def test_hosts_of_requests(port: str) -> None:
     wrong = []
-    async with place() as where, serving(where, with_tcp=True) as server:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address, token = server.tcp, server.tcp.token
         if port == "page":
             opened = await server.application.web.open()
@@ -49,19 +49,19 @@ async def test_hosts_of_requests(port: str) -> None:
     assert not wrong
 
 
-async def test_the_unix_socket_takes_targets_of_any_host() -> None:
-    """Clients of other makers send absolute targets there. No browser can reach it."""
-    async with place() as where, serving(where) as server:
+async def test_unix_socket_accepts_targets_of_any_host() -> None:
+    """Third-party clients send absolute targets there. No browser can reach it."""
+    async with server_directory() as directory, in_process_server(directory) as server:
         request = b"GET http://api.crush.localhost/v1/health HTTP/1.1\r\nHost: api.crush.localhost\r\n\r\n"
         assert (await exchange(server.address, request)).status == 200
 
 
 async def test_a_request_for_another_data_directory_is_refused() -> None:
     """Prompts of a client that reconnects to a path never reach the store of another server."""
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         known = (await (await server.client()).version()).data_id
-        assert known == directory_id(where.data)
+        assert known == directory_id(directory.data)
         for path in ("/v1/version", "/v1/workspaces"):
             for named, expected in ((known, 200), ("1-2", 421), ("", 421)):
-                request = inside(path, headers=[f"Holdfast-Data: {named}"])
+                request = raw_request(path, headers=[f"Holdfast-Data: {named}"])
                 assert (await exchange(server.address, request)).status == expected, (path, named)

@@ -1,4 +1,4 @@
-"""Counters and spans: made from events, told only where the owner of the server wants it, to real readers."""
+"""Counters and spans: derived from events, exported only if the server's owner enables it, read by real readers."""
 
 import gzip
 import http.server
@@ -39,20 +39,20 @@ def _scraped(owner: IsolatedHome) -> tuple[int, str]:
 # Prometheus
 
 
-def test_metrics_are_off_unless_their_owner_wants_them(owner: IsolatedHome) -> None:
-    """A project's own file has no word in it, trusted or not."""
+def test_metrics_are_off_unless_owner_enables_them(owner: IsolatedHome) -> None:
+    """The file of a project has no influence, trusted or not."""
     (owner.work / "holdfast.toml").write_text("[options]\nmetrics = true\n")
-    owner.say("trust", "--yes")
-    owner.say("run", "words=1")
+    owner.stdout_of("trust", "--yes")
+    owner.stdout_of("run", "words=1")
     status, text = _scraped(owner)
     assert status == 404
     assert "options.metrics" in text
 
 
-def test_what_the_server_does_is_counted(owner: IsolatedHome) -> None:
+def test_server_activity_is_counted(owner: IsolatedHome) -> None:
     _set(owner, "[options]\nmetrics = true\n")
     owner.serve()
-    owner.say("run", "words=3 tool=ls")
+    owner.stdout_of("run", "words=3 tool=ls")
     owner.call("run", "please fail")
     status, text = _scraped(owner)
     assert status == 200
@@ -70,7 +70,7 @@ def test_what_the_server_does_is_counted(owner: IsolatedHome) -> None:
 
 
 def _read(text: str) -> dict[str, float]:
-    """As strictly as the format wants it: help and type before the first value, every line in its form."""
+    """Parse strictly: help and type before the first value, every line in its format."""
     values: dict[str, float] = {}
     known = ""
     for line in text.splitlines():
@@ -102,11 +102,11 @@ def _end(outcome: Outcome) -> RunCompleteEvent:
     return RunCompleteEvent(Change("updated", RunComplete(SessionId("s"), MessageId("m"), RunId("r"), outcome)))
 
 
-def test_how_long_runs_took_is_put_into_its_bucket() -> None:
+def test_run_durations_are_counted_in_buckets() -> None:
     metrics = Metrics()
     told = (_run(0), 0.0), (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
     for event, now in told:
-        metrics.hear("/", event, now)
+        metrics.record("/", event, now)
     found = _read(render(metrics.families()))
     assert found['holdfast_run_seconds_bucket{le="15"}'] == 0
     assert found['holdfast_run_seconds_bucket{le="60"}'] == 1
@@ -114,10 +114,10 @@ def test_how_long_runs_took_is_put_into_its_bucket() -> None:
     assert found["holdfast_steps_total"] == 2, "a step is counted once, whatever else is told of its run"
 
 
-def test_a_step_is_one_span_whatever_else_is_told_of_its_run() -> None:
+def test_step_is_one_span_despite_other_run_events() -> None:
     spans = Spans()
     told = (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
-    ended = [span for event, now in told for span in spans.hear("/", event, now)]
+    ended = [span for event, now in told for span in spans.record("/", event, now)]
     assert [(span.kind, span.start, span.end) for span in ended if span.kind == "step"] == [
         ("step", 100.0, 103.0),
         ("step", 103.0, 120.0),
@@ -128,16 +128,16 @@ def test_a_step_is_one_span_whatever_else_is_told_of_its_run() -> None:
 
 
 class Collector(http.server.ThreadingHTTPServer):
-    """A collector that keeps what it is sent."""
+    """A collector that keeps its requests."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Taker)
+        super().__init__(("127.0.0.1", 0), _CollectorHandler)
         self.spans: list[Sent] = []
         self.resources: dict[str, str] = {}
         self.paths: set[str] = set()
 
 
-class _Taker(http.server.BaseHTTPRequestHandler):
+class _CollectorHandler(http.server.BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
@@ -170,14 +170,14 @@ def collector() -> Iterator[Collector]:
 
 
 def test_runs_steps_and_tools_become_spans(owner: IsolatedHome) -> None:
-    """Below each other, with their outcomes, and without a word of what was said."""
+    """Nested, with their outcomes, and without any message text."""
     with collector() as there:
         _set(owner, f'[options]\ntelemetry = "http://127.0.0.1:{there.server_port}"\n')
         server = owner.serve()
-        owner.say("run", "--run-id", "told", "words=3 tool=ls secretword")
+        owner.stdout_of("run", "--run-id", "told", "words=3 tool=ls secretword")
         owner.call("run", "--run-id", "broke", "please fail secretword")
-        owner.say("run", "--run-id", "helped", 'tool=agent {"prompt": "words=2"}')
-        owner.say("server", "stop")
+        owner.stdout_of("run", "--run-id", "helped", 'tool=agent {"prompt": "words=2"}')
+        owner.stdout_of("server", "stop")
         server.wait(30)
         spans = {span.span_id: span for span in there.spans}
     assert there.paths == {"/v1/traces"}
@@ -207,7 +207,7 @@ def _facts(span: Sent) -> dict[str, str]:
     return {item.key: item.value.string_value for item in span.attributes}
 
 
-def test_without_the_package_work_goes_on(owner: IsolatedHome) -> None:
+def test_server_works_without_telemetry_package(owner: IsolatedHome) -> None:
     _set(owner, '[options]\ntelemetry = "http://127.0.0.1:9"\n')
     code = (
         "import sys; sys.modules['opentelemetry.sdk'] = None; sys.argv = ['holdfast', 'serve']\n"
@@ -217,5 +217,5 @@ def test_without_the_package_work_goes_on(owner: IsolatedHome) -> None:
     assert process.stderr is not None
     lines = iter(process.stderr.readline, b"")
     assert any(b"holdfast-agent[otel]" in line for line in lines)
-    assert owner.say("run", "words=1") == "word1"
-    assert "holdfast-agent[otel]" in owner.say("doctor", "--area", "telemetry")
+    assert owner.stdout_of("run", "words=1") == "word1"
+    assert "holdfast-agent[otel]" in owner.stdout_of("doctor", "--area", "telemetry")

@@ -1,4 +1,4 @@
-"""Who may come in through the page's port: each rule by itself, then all of them on random walks."""
+"""Authentication at the web page's port: each rule by itself, then all of them on random walks."""
 
 import random
 
@@ -16,81 +16,81 @@ def _fresh(name: str, token: str = "") -> Page:
 
 
 def _entered(name: str = "p", now: float = 0.0) -> WebAuthState:
-    door = web_auth.mint(WebAuthState(), digest("c"), ("A=1",), now)
-    door, page = web_auth.exchange(door, digest("c"), _fresh(name), now)
+    auth = web_auth.mint(WebAuthState(), digest("c"), ("A=1",), now)
+    auth, page = web_auth.exchange(auth, digest("c"), _fresh(name), now)
     assert page is not None
-    return door
+    return auth
 
 
 def _proof(name: str, ours: str, theirs: str = "theirs", port: int = _PORT, who: str = "page") -> str:
     return web_auth.proof(f"key of {name}", who, port, theirs, ours)
 
 
-def test_a_code_lets_one_page_in_once() -> None:
-    door = web_auth.mint(WebAuthState(), digest("c"), ("A=1",), 0.0)
-    assert web_auth.exchange(door, digest("d"), _fresh("p"), 1.0)[1] is None
-    door, page = web_auth.exchange(door, digest("c"), _fresh("p"), 1.0)
+def test_code_admits_one_page_once() -> None:
+    auth = web_auth.mint(WebAuthState(), digest("c"), ("A=1",), 0.0)
+    assert web_auth.exchange(auth, digest("d"), _fresh("p"), 1.0)[1] is None
+    auth, page = web_auth.exchange(auth, digest("c"), _fresh("p"), 1.0)
     assert page is not None
     assert (page.env, page.seen) == (("A=1",), 1.0)
-    assert web_auth.exchange(door, digest("c"), _fresh("q"), 1.0)[1] is None
+    assert web_auth.exchange(auth, digest("c"), _fresh("q"), 1.0)[1] is None
 
 
 @pytest.mark.parametrize(("age", "good"), [(web_auth.CODE_SECONDS - 0.1, True), (web_auth.CODE_SECONDS, False)])
-def test_a_code_does_not_last(age: float, good: bool) -> None:
-    door = web_auth.mint(WebAuthState(), digest("c"), (), 100.0)
-    assert (web_auth.exchange(door, digest("c"), _fresh("p"), 100.0 + age)[1] is not None) is good
+def test_code_expires(age: float, good: bool) -> None:
+    auth = web_auth.mint(WebAuthState(), digest("c"), (), 100.0)
+    assert (web_auth.exchange(auth, digest("c"), _fresh("p"), 100.0 + age)[1] is not None) is good
 
 
-def test_a_token_is_its_pages_and_nobody_elses() -> None:
-    door = _entered()
-    assert web_auth.admit(door, digest("token of p"), 1.0)[1] is not None
+def test_token_is_valid_for_its_page_only() -> None:
+    auth = _entered()
+    assert web_auth.admit(auth, digest("token of p"), 1.0)[1] is not None
     for other in ("", "token of q", "c", "key of p", "p"):
-        assert web_auth.admit(door, digest(other), 1.0)[1] is None
+        assert web_auth.admit(auth, digest(other), 1.0)[1] is None
 
 
-def test_a_renewed_token_ends_the_one_before() -> None:
-    door = web_auth.renew(_entered(), "p", digest("new"))
-    assert web_auth.admit(door, digest("token of p"), 1.0)[1] is None
-    assert web_auth.admit(door, digest("new"), 1.0)[1] is not None
-    assert web_auth.renew(door, "nobody", digest("x")) == door
+def test_renewed_token_ends_previous() -> None:
+    auth = web_auth.renew(_entered(), "p", digest("new"))
+    assert web_auth.admit(auth, digest("token of p"), 1.0)[1] is None
+    assert web_auth.admit(auth, digest("new"), 1.0)[1] is not None
+    assert web_auth.renew(auth, "nobody", digest("x")) == auth
 
 
-def test_a_page_is_forgotten_when_it_was_not_there_for_long() -> None:
-    door = _entered()
-    assert web_auth.admit(door, digest("token of p"), web_auth.PAGE_SECONDS)[1] is None
-    door, page = web_auth.admit(door, digest("token of p"), web_auth.PAGE_SECONDS - 1)
+def test_page_is_dropped_after_long_absence() -> None:
+    auth = _entered()
+    assert web_auth.admit(auth, digest("token of p"), web_auth.PAGE_SECONDS)[1] is None
+    auth, page = web_auth.admit(auth, digest("token of p"), web_auth.PAGE_SECONDS - 1)
     assert page is not None
     # The stream of that page is open for days.
-    door, again = web_auth.admit(door, digest("token of p"), 9 * _DAY)
+    auth, again = web_auth.admit(auth, digest("token of p"), 9 * _DAY)
     assert again is not None
-    door = web_auth.leave(web_auth.leave(door, "p", 9 * _DAY), "p", 10 * _DAY)
-    assert web_auth.admit(door, digest("token of p"), 10 * _DAY + 1)[1] is not None
-    assert web_auth.admit(door, digest("token of p"), 11 * _DAY)[1] is None
+    auth = web_auth.leave(web_auth.leave(auth, "p", 9 * _DAY), "p", 10 * _DAY)
+    assert web_auth.admit(auth, digest("token of p"), 10 * _DAY + 1)[1] is not None
+    assert web_auth.admit(auth, digest("token of p"), 11 * _DAY)[1] is None
 
 
-def test_the_next_server_knows_the_pages_but_no_token_and_no_environment() -> None:
+def test_next_server_knows_pages_without_token_and_environment() -> None:
     kept = web_auth.remembered(_entered(), 4.0)
     assert kept == (Page("p", "key of p", 0.0),)
     assert web_auth.remembered(web_auth.admit(_entered(), digest("token of p"), 1.0)[0], 4.0)[0].seen == 4.0
-    door = web_auth.recall(kept, 5.0)
-    assert web_auth.admit(door, digest("token of p"), 5.0)[1] is None
-    assert web_auth.admit(door, digest(""), 5.0)[1] is None
-    assert web_auth.admit(door, b"", 5.0)[1] is None
+    auth = web_auth.recall(kept, 5.0)
+    assert web_auth.admit(auth, digest("token of p"), 5.0)[1] is None
+    assert web_auth.admit(auth, digest(""), 5.0)[1] is None
+    assert web_auth.admit(auth, b"", 5.0)[1] is None
     assert web_auth.recall(kept, web_auth.PAGE_SECONDS).pages == {}
 
 
-def test_a_clock_that_was_put_back_does_not_make_a_page_immortal() -> None:
-    door = web_auth.recall((Page("p", "k", 9e9),), 100.0)
-    assert door.pages["p"].seen == 100.0
+def test_clock_set_back_does_not_extend_page_lifetime() -> None:
+    auth = web_auth.recall((Page("p", "k", 9e9),), 100.0)
+    assert auth.pages["p"].seen == 100.0
 
 
-def test_a_page_comes_back_by_proof() -> None:
-    door = web_auth.recall(web_auth.remembered(_entered(), 4.0), 5.0)
-    door, page = web_auth.hello(door, "p", "theirs", "ours", 5.0)
+def test_page_reconnects_with_proof() -> None:
+    auth = web_auth.recall(web_auth.remembered(_entered(), 4.0), 5.0)
+    auth, page = web_auth.hello(auth, "p", "theirs", "ours", 5.0)
     assert page is not None
-    door, page = web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)
+    auth, page = web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)
     assert page is not None
-    assert web_auth.admit(door, digest("new"), 7.0)[1] is not None
+    assert web_auth.admit(auth, digest("new"), 7.0)[1] is not None
 
 
 @pytest.mark.parametrize(
@@ -106,64 +106,64 @@ def test_a_page_comes_back_by_proof() -> None:
     ],
     ids=["another key", "another number", "the page's other number", "another port", "the server's", "none", "no text"],
 )
-def test_a_wrong_proof_uses_the_challenge_up(given: str) -> None:
-    """What the server itself has said is no proof either: nobody can be sent its own words back."""
-    door, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
-    door, page = web_auth.come_back(door, "p", given, _PORT, digest("new"), 6.0)
+def test_wrong_proof_consumes_challenge(given: str) -> None:
+    """The server's own message is not a proof either, so it cannot be reflected."""
+    auth, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
+    auth, page = web_auth.come_back(auth, "p", given, _PORT, digest("new"), 6.0)
     assert page is None
-    assert web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
+    assert web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
 
 
-def test_a_challenge_does_not_last_and_counts_once() -> None:
-    greeted, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
+def test_challenge_expires_and_is_valid_once() -> None:
+    challenged, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
     late = 5.0 + web_auth.CHALLENGE_SECONDS
-    assert web_auth.come_back(greeted, "p", _proof("p", "ours"), _PORT, digest("new"), late)[1] is None
-    door, page = web_auth.come_back(greeted, "p", _proof("p", "ours"), _PORT, digest("new"), late - 1)
+    assert web_auth.come_back(challenged, "p", _proof("p", "ours"), _PORT, digest("new"), late)[1] is None
+    auth, page = web_auth.come_back(challenged, "p", _proof("p", "ours"), _PORT, digest("new"), late - 1)
     assert page is not None
-    assert web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("newer"), late - 1)[1] is None
-    again, _ = web_auth.hello(greeted, "p", "theirs", "newer", 5.0)
+    assert web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("newer"), late - 1)[1] is None
+    again, _ = web_auth.hello(challenged, "p", "theirs", "newer", 5.0)
     assert web_auth.come_back(again, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
-    assert web_auth.hello(greeted, "q", "theirs", "ours", 5.0)[1] is None
+    assert web_auth.hello(challenged, "q", "theirs", "ours", 5.0)[1] is None
 
 
-def test_a_challenge_goes_with_its_page() -> None:
-    """Also if a page of the same name enters later: it has another key, and nobody asked it anything."""
-    door, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
-    for number in range(web_auth.MOST_PAGES):
-        door = web_auth.mint(door, digest("c"), (), 6.0 + number / 1000)
-        door, _ = web_auth.exchange(door, digest("c"), _fresh(f"q{number}"), 6.0 + number / 1000)
-    assert "p" not in door.pages
-    assert web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
-    door = web_auth.mint(door, digest("c"), (), 7.0)
-    door, _ = web_auth.exchange(door, digest("c"), _fresh("p"), 7.0)
-    assert web_auth.come_back(door, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+def test_challenge_ends_with_its_page() -> None:
+    """Also if a page of the same name enters later: it has another key and no challenge."""
+    auth, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
+    for number in range(web_auth.MAX_PAGES):
+        auth = web_auth.mint(auth, digest("c"), (), 6.0 + number / 1000)
+        auth, _ = web_auth.exchange(auth, digest("c"), _fresh(f"q{number}"), 6.0 + number / 1000)
+    assert "p" not in auth.pages
+    assert web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    auth = web_auth.mint(auth, digest("c"), (), 7.0)
+    auth, _ = web_auth.exchange(auth, digest("c"), _fresh("p"), 7.0)
+    assert web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
     stray = WebAuthState(challenges={"p": web_auth.Challenge("theirs", "ours", 99.0)})
     assert web_auth.come_back(stray, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
 
 
-def test_there_is_a_limit_to_everything() -> None:
-    """R11: whoever asks for links, or enters, or says hello without end, fills no memory."""
-    door = WebAuthState()
-    for number in range(3 * web_auth.MOST_PAGES):
-        for name in range(web_auth.MOST_CODES):
-            door = web_auth.mint(door, digest(f"{number} {name}"), (), float(number))
-        door, page = web_auth.exchange(door, digest(f"{number} 3"), _fresh(f"p{number}"), float(number))
+def test_r11_codes_pages_and_challenges_are_bounded() -> None:
+    """R11: requesting links, entering or saying hello without end does not fill the memory."""
+    auth = WebAuthState()
+    for number in range(3 * web_auth.MAX_PAGES):
+        for name in range(web_auth.MAX_CODES):
+            auth = web_auth.mint(auth, digest(f"{number} {name}"), (), float(number))
+        auth, page = web_auth.exchange(auth, digest(f"{number} 3"), _fresh(f"p{number}"), float(number))
         assert page is not None
-        door, _ = web_auth.hello(door, page.id, "a", "b", float(number))
+        auth, _ = web_auth.hello(auth, page.id, "a", "b", float(number))
         if number == 0:
-            door, _ = web_auth.admit(door, page.token, 0.0)
-    assert len(door.codes) <= web_auth.MOST_CODES
-    assert len(door.pages) == web_auth.MOST_PAGES
-    assert set(door.challenges) <= set(door.pages)
-    assert {"p0", f"p{3 * web_auth.MOST_PAGES - 1}"} <= set(door.pages), "who is there stays, and so does who came last"
+            auth, _ = web_auth.admit(auth, page.token, 0.0)
+    assert len(auth.codes) <= web_auth.MAX_CODES
+    assert len(auth.pages) == web_auth.MAX_PAGES
+    assert set(auth.challenges) <= set(auth.pages)
+    assert {"p0", f"p{3 * web_auth.MAX_PAGES - 1}"} <= set(auth.pages), "who is there stays, and so does who came last"
 
 
 class Walk:
-    """A random life of a door beside what the rules allow, noted as it happens."""
+    """Random sequence of operations, compared with the expectations recorded on the way."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.door = WebAuthState()
+        self.auth = WebAuthState()
         self.now = 1000.0
         self.minted: dict[str, float] = {}
         self.tokens: dict[str, str] = {}
@@ -186,19 +186,19 @@ class Walk:
     def step(self) -> None:
         for page in [page for page in self.seen if not self.is_known(page)]:
             del self.seen[page]
-        often = (self.exchange, self.admit, self.come_back)
-        self.chance.choice((self.mint, *often, *often, self.leave, self.hello, self.wait, self.restart))()
+        often = (self.exchange, self.admit, self.reconnect)
+        self.chance.choice((self.mint, *often, *often, self.leave, self.request_challenge, self.wait, self.restart))()
 
     def mint(self) -> None:
-        if len(self.minted) < web_auth.MOST_CODES:
+        if len(self.minted) < web_auth.MAX_CODES:
             code = self.new("code")
             self.minted[code] = self.now
-            self.door = web_auth.mint(self.door, digest(code), (), self.now)
+            self.auth = web_auth.mint(self.auth, digest(code), (), self.now)
 
     def exchange(self) -> None:
         code, name = self.any_of(self.minted), self.new("page")
         allowed = code in self.minted and self.now < self.minted[code] + web_auth.CODE_SECONDS
-        self.door, page = web_auth.exchange(self.door, digest(code), _fresh(name), self.now)
+        self.auth, page = web_auth.exchange(self.auth, digest(code), _fresh(name), self.now)
         assert (page is not None) is allowed
         self.minted.pop(code, None)
         if page is not None:
@@ -208,32 +208,32 @@ class Walk:
     def admit(self) -> None:
         token = self.any_of(self.tokens)
         name = self.tokens.get(token, "")
-        self.door, page = web_auth.admit(self.door, digest(token), self.now)
+        self.auth, page = web_auth.admit(self.auth, digest(token), self.now)
         assert (page is not None) is self.is_known(name)
         if page is not None:
             self.busy[name] = self.busy.get(name, 0) + 1
 
     def leave(self) -> None:
         name = self.any_of({name: count for name, count in self.busy.items() if count})
-        self.door = web_auth.leave(self.door, name, self.now)
+        self.auth = web_auth.leave(self.auth, name, self.now)
         if self.busy.get(name):
             self.busy[name] -= 1
             self.seen[name] = self.now
 
-    def hello(self) -> None:
+    def request_challenge(self) -> None:
         name, ours = self.any_of(self.seen), self.new("nonce")
-        self.door, page = web_auth.hello(self.door, name, "theirs", ours, self.now)
+        self.auth, page = web_auth.hello(self.auth, name, "theirs", ours, self.now)
         assert (page is not None) is self.is_known(name)
         if page is not None:
             self.asked[name] = (ours, self.now)
 
-    def come_back(self) -> None:
+    def reconnect(self) -> None:
         name = self.any_of(self.asked)
         ours, at = self.asked.pop(name, ("", 0.0))
         given = _proof(self.chance.choice([name, name, "page1"]), ours)
         token = self.new("token")
         allowed = self.is_known(name) and self.now < at + web_auth.CHALLENGE_SECONDS and given == _proof(name, ours)
-        self.door, page = web_auth.come_back(self.door, name, given, _PORT, digest(token), self.now)
+        self.auth, page = web_auth.come_back(self.auth, name, given, _PORT, digest(token), self.now)
         assert (page is not None) is allowed
         if page is not None:
             self.tokens = {old: owner for old, owner in self.tokens.items() if owner != name} | {token: name}
@@ -243,13 +243,13 @@ class Walk:
         self.now += self.chance.choice([1.0, 29.0, 31.0, 59.0, 61.0, 6 * 3600.0, web_auth.PAGE_SECONDS])
 
     def restart(self) -> None:
-        self.door = web_auth.recall(web_auth.remembered(self.door, self.now), self.now)
+        self.auth = web_auth.recall(web_auth.remembered(self.auth, self.now), self.now)
         self.seen.update({page: self.now for page, count in self.busy.items() if count})
         self.minted, self.tokens, self.asked, self.busy = {}, {}, {}, {}
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_nobody_comes_in_whom_the_rules_keep_out(seed: int) -> None:
+def test_random_walks_admit_only_allowed_pages(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(120):
         walk.step()

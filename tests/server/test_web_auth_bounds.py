@@ -15,13 +15,13 @@ def test_limits_have_their_published_values() -> None:
         web_auth.CODE_SECONDS,
         web_auth.CHALLENGE_SECONDS,
         web_auth.PAGE_SECONDS,
-        web_auth.MOST_CODES,
-        web_auth.MOST_PAGES,
+        web_auth.MAX_CODES,
+        web_auth.MAX_PAGES,
     )
     assert limits == (60.0, 30.0, 43_200.0, 16, 64)
 
 
-@pytest.mark.parametrize("count", [web_auth.MOST_CODES - 1, web_auth.MOST_CODES, web_auth.MOST_CODES + 1])
+@pytest.mark.parametrize("count", [web_auth.MAX_CODES - 1, web_auth.MAX_CODES, web_auth.MAX_CODES + 1])
 def test_the_newest_codes_are_kept_up_to_the_bound(count: int) -> None:
     door = WebAuthState()
     for number in range(count):

@@ -1,4 +1,4 @@
-"""R12 at the page's port: a link lets one page in, and nobody else; a restart lets the same pages in again."""
+"""R12 at the page's port: a link admits one page and no other; after a restart the same pages reconnect."""
 
 import json
 import logging
@@ -21,7 +21,16 @@ from holdfast.server.http import listen
 from holdfast.server.web import web_app, web_auth
 from holdfast.testing.gates import until
 from server.foreign_requests import attempts, with_origin
-from server.helpers import Answer, RawStream, Server, exchange, inside, open_raw, place, serving
+from server.helpers import (
+    RawResponse,
+    RawStream,
+    Server,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    server_directory,
+)
 
 _JSON = "Content-Type: application/json"
 _CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
@@ -29,7 +38,7 @@ _CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
 
 @pytest.fixture(autouse=True)
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small page, so that these tests need no other."""
+    """A small page, so that these tests do not need the built one."""
     place = tmp_path / "bundle"
     (place / "assets").mkdir(parents=True)
     (place / "index.html").write_text("<!doctype html><title>Holdfast</title>")
@@ -41,41 +50,45 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def linked(server: Server, env: Sequence[str] = ()) -> tuple[Address, str]:
-    """The page's port, and a code for it."""
+    """Open the page's port. Returns its address and a code."""
     body = json.dumps({"port": 0, "env": list(env)}).encode()
-    made = (await exchange(server.address, inside("/v1/web", "POST", body))).json
+    made = (await exchange(server.address, raw_request("/v1/web", "POST", body))).json
     return Address(host="127.0.0.1", port=int(made["url"].rpartition(":")[2].strip("/"))), made["code"]
 
 
-async def said(address: Address, path: str, body: object = None, *headers: str, method: str = "") -> Answer:
-    """What the page's own script would say."""
+async def send_as_page(
+    address: Address, path: str, body: object = None, *headers: str, method: str = ""
+) -> RawResponse:
+    """Send a request as the script of the page does."""
     lines = [f"Host: {address.host}:{address.port}", f"Origin: http://{address.host}:{address.port}"]
     lines += [f"Authorization: Bearer {address.token}"] if address.token else []
     raw = None if body is None else json.dumps(body).encode()
     lines += [_JSON] if body is not None else []
-    return await exchange(address, inside(path, method or ("GET" if raw is None else "POST"), raw, [*lines, *headers]))
+    return await exchange(
+        address, raw_request(path, method or ("GET" if raw is None else "POST"), raw, [*lines, *headers])
+    )
 
 
 async def entered(server: Server, env: Sequence[str] = ()) -> tuple[Address, dict[str, str]]:
-    """A page that is in, as an address with its token, and all that it was told."""
+    """Enter as a page. Returns its address with the token, and the response."""
     address, code = await linked(server, env)
-    told: dict[str, str] = (await said(address, "/v1/web/exchange", {"code": code})).json
-    return Address(host=address.host, port=address.port, token=told["token"]), told
+    entry: dict[str, str] = (await send_as_page(address, "/v1/web/exchange", {"code": code})).json
+    return Address(host=address.host, port=address.port, token=entry["token"]), entry
 
 
-async def test_anybody_gets_the_files_and_nothing_else() -> None:
-    async with place() as where, serving(where) as server:
+async def test_files_are_public_and_nothing_else() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await linked(server)
-        whole = await said(address, "/")
+        whole = await send_as_page(address, "/")
         assert (whole.status, whole.body) == (200, b"<!doctype html><title>Holdfast</title>")
         assert whole.head.headers["content-type"] == "text/html; charset=utf-8"
         assert whole.head.headers["cache-control"] == "no-store"
-        script = await said(address, "/assets/main-abc.js", None, "Accept-Encoding: gzip, br")
+        script = await send_as_page(address, "/assets/main-abc.js", None, "Accept-Encoding: gzip, br")
         assert script.head.headers["content-encoding"] == "gzip"
         assert len(script.body) < 200
         assert "immutable" in script.head.headers["cache-control"]
-        assert (await said(address, "/assets/main-abc.js")).body.startswith(b"// long")
-        assert (await said(address, "/", method="HEAD")).body == b""
+        assert (await send_as_page(address, "/assets/main-abc.js")).body.startswith(b"// long")
+        assert (await send_as_page(address, "/", method="HEAD")).body == b""
         missing = (
             "/notes.md",
             "/index.html",
@@ -86,14 +99,14 @@ async def test_anybody_gets_the_files_and_nothing_else() -> None:
             "/v1/health",
         )
         for path in (*missing, "/v1/workspaces", "/v1/docs/", "/v1/openapi.json", "/v1/web/page", "/v1/web/exchange"):
-            assert (await said(address, path)).status == 401, path
-        assert (await said(address, "/", {})).status == 401
+            assert (await send_as_page(address, path)).status == 401, path
+        assert (await send_as_page(address, "/", {})).status == 401
 
 
-async def test_the_page_may_load_nothing_of_others() -> None:
-    async with place() as where, serving(where) as server:
+async def test_page_loads_no_external_resource() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await linked(server)
-        headers = (await said(address, "/")).head.headers
+        headers = (await send_as_page(address, "/")).head.headers
         policy = dict(item.strip().partition(" ")[::2] for item in headers["content-security-policy"].split(";"))
         assert policy["default-src"] == "'none'"
         assert {policy["script-src"], policy["style-src"], policy["connect-src"]} == {"'self'"}
@@ -101,7 +114,7 @@ async def test_the_page_may_load_nothing_of_others() -> None:
         assert policy["require-trusted-types-for"] == "'script'"
         assert not any(word in headers["content-security-policy"] for word in ("unsafe", "http:", "https:", "*"))
         for path in ("/", "/assets/main-abc.js", "/icon.svg", "/missing"):
-            headers = (await said(address, path)).head.headers
+            headers = (await send_as_page(address, path)).head.headers
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["referrer-policy"] == "no-referrer"
             assert headers["cross-origin-resource-policy"] == "same-origin"
@@ -110,36 +123,36 @@ async def test_the_page_may_load_nothing_of_others() -> None:
             assert not any(name.startswith("access-control") for name in headers)
 
 
-async def test_a_link_works_once() -> None:
-    async with place() as where, serving(where) as server:
+async def test_link_is_valid_once() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, code = await linked(server)
-        first = await said(address, "/v1/web/exchange", {"code": code})
+        first = await send_as_page(address, "/v1/web/exchange", {"code": code})
         assert (first.status, sorted(first.json)) == (200, ["key", "page", "token"])
-        again = await said(address, "/v1/web/exchange", {"code": code})
+        again = await send_as_page(address, "/v1/web/exchange", {"code": code})
         assert (again.status, again.json["message"]) == (400, str(web_app.CodeRefused()))
         assert "holdfast web" in again.json["message"]
-        never = await said(address, "/v1/web/exchange", {"code": "x" * 32})
+        never = await send_as_page(address, "/v1/web/exchange", {"code": "x" * 32})
         assert (never.status, never.body) == (again.status, again.body)
 
 
-async def test_a_link_does_not_last() -> None:
-    async with place() as where, serving(where) as server:
+async def test_link_expires() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, code = await linked(server)
         assert server.application.web.sessions is not None
         server.application.web.sessions._clock = lambda: time.time() + web_auth.CODE_SECONDS
-        assert (await said(address, "/v1/web/exchange", {"code": code})).status == 400
+        assert (await send_as_page(address, "/v1/web/exchange", {"code": code})).status == 400
 
 
-async def test_a_page_has_the_powers_of_any_client_and_the_environment_of_its_link() -> None:
-    async with place() as where, serving(where) as server:
+async def test_page_has_client_permissions_and_environment_of_its_link() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await entered(server, ["HOLDFAST_TEST=1", "PATH=/bin"])
-        asked = {"id": "", "path": where.project(), "client_id": _CLIENT}
-        opened = (await said(address, "/v1/workspaces", asked)).json
+        asked = {"id": "", "path": directory.project(), "client_id": _CLIENT}
+        opened = (await send_as_page(address, "/v1/workspaces", asked)).json
         assert "env" not in opened or not opened["env"]
         assert server.manager.handles[0].env == ("HOLDFAST_TEST=1", "PATH=/bin")
         base = f"/v1/workspaces/{opened['id']}"
-        session = (await said(address, f"{base}/sessions", {"title": "s"})).json["id"]
-        sent = await said(address, f"{base}/agent", {"session_id": session, "prompt": "hi", "run_id": "r1"})
+        session = (await send_as_page(address, f"{base}/sessions", {"title": "s"})).json["id"]
+        sent = await send_as_page(address, f"{base}/agent", {"session_id": session, "prompt": "hi", "run_id": "r1"})
         assert sent.status == 202
         lines = [f"Host: localhost:{address.port}", f"Authorization: Bearer {address.token}"]
         stream = await RawStream.open(address, f"{base}/events?since=0&client_id={_CLIENT}", lines)
@@ -147,23 +160,23 @@ async def test_a_page_has_the_powers_of_any_client_and_the_environment_of_its_li
         stream.close()
 
 
-async def test_links_are_made_over_the_socket_only() -> None:
-    async with place() as where, serving(where, with_tcp=True) as server:
+async def test_links_are_created_over_unix_socket_only() -> None:
+    async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
         address, _ = await entered(server)
         for method in ("POST", "DELETE"):
             for path in ("/v1/web", "/v1/w%65b"):
-                refused = await said(address, path, {"port": 0} if method == "POST" else None, method=method)
+                refused = await send_as_page(address, path, {"port": 0} if method == "POST" else None, method=method)
                 assert refused.status == 409
                 assert "holdfast web" in refused.json["message"]
         with pytest.raises(ServerProblem):
             await (await server.client(server.tcp)).open_web()
-        assert (await said(address, "/v1/version")).status == 200
+        assert (await send_as_page(address, "/v1/version")).status == 200
 
 
-async def test_strangers_and_other_pages_have_no_effect_at_the_pages_port() -> None:
+async def test_r12_unauthorised_requests_to_page_port_have_no_effect() -> None:
     """R12: another origin, another name for this host, no token, a token in the wrong place."""
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         address, _ = await entered(server)
         before = await client.snapshot(workspace)
@@ -171,16 +184,16 @@ async def test_strangers_and_other_pages_have_no_effect_at_the_pages_port() -> N
         host, bearer = f"Host: 127.0.0.1:{address.port}", f"Authorization: Bearer {address.token}"
         get = f"/v1/workspaces/{workspace}/snapshot"
         for site in ("cross-site", "same-site", "evil"):
-            tried[f"fetch from {site}"] = inside(get, headers=[host, bearer, f"Sec-Fetch-Site: {site}"])
+            tried[f"fetch from {site}"] = raw_request(get, headers=[host, bearer, f"Sec-Fetch-Site: {site}"])
             script = [host, f"Sec-Fetch-Site: {site}", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: script"]
-            tried[f"script from {site}"] = inside("/assets/main-abc.js", headers=script)
+            tried[f"script from {site}"] = raw_request("/assets/main-abc.js", headers=script)
             frame = [host, f"Sec-Fetch-Site: {site}", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"]
-            tried[f"frame from {site}"] = inside("/", headers=frame)
+            tried[f"frame from {site}"] = raw_request("/", headers=frame)
         rebound = [f"Host: rebind.example:{address.port}"]
-        tried["rebound page"] = inside("/", headers=rebound)
-        tried["rebound exchange"] = inside("/v1/web/exchange", "POST", b'{"code":"x"}', [*rebound, _JSON])
-        tried["token in the query"] = inside(f"{get}?token={address.token}", headers=[host])
-        tried["code as form"] = inside("/v1/web/exchange", "POST", b"code=x", [host])
+        tried["rebound page"] = raw_request("/", headers=rebound)
+        tried["rebound exchange"] = raw_request("/v1/web/exchange", "POST", b'{"code":"x"}', [*rebound, _JSON])
+        tried["token in the query"] = raw_request(f"{get}?token={address.token}", headers=[host])
+        tried["code as form"] = raw_request("/v1/web/exchange", "POST", b"code=x", [host])
         for name, request in tried.items():
             answer = await exchange(address, request)
             assert 400 <= answer.status < 500, name
@@ -192,94 +205,94 @@ async def test_strangers_and_other_pages_have_no_effect_at_the_pages_port() -> N
         assert (await exchange(address, own)).status == 202
 
 
-async def test_a_link_from_elsewhere_leads_to_a_page_that_knows_nothing() -> None:
-    async with place() as where, serving(where) as server:
+async def test_navigation_from_other_site_gets_page_without_data() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await linked(server)
         visit = ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document"]
         lines = [f"Host: 127.0.0.1:{address.port}", *visit]
-        assert (await exchange(address, inside("/", headers=lines))).status == 200
-        assert (await exchange(address, inside("/v1/version", headers=lines))).status == 403
+        assert (await exchange(address, raw_request("/", headers=lines))).status == 200
+        assert (await exchange(address, raw_request("/v1/version", headers=lines))).status == 403
 
 
-async def test_another_user_of_this_machine_cannot_use_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be seen, on the command line of a browser: the system says who connects."""
-    async with place() as where, serving(where) as server:
+async def test_link_is_refused_for_other_user_of_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users may see a link on the command line of a browser: the kernel reports the user of a connection."""
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, code = await linked(server)
         _, writer = await open_raw(address)
         name = writer.get_extra_info("sockname")
         assert listen._tcp_uid((name[0], name[1]), address.port) == os.getuid()
         writer.close()
         monkeypatch.setattr(listen, "_tcp_uid", lambda *_: os.getuid() + 1)
-        assert (await said(address, "/v1/web/exchange", {"code": code})).status == 403
+        assert (await send_as_page(address, "/v1/web/exchange", {"code": code})).status == 403
         monkeypatch.undo()
-        assert (await said(address, "/v1/web/exchange", {"code": code})).status in (200, 400)
+        assert (await send_as_page(address, "/v1/web/exchange", {"code": code})).status in (200, 400)
 
 
-async def test_no_secret_reaches_a_log_or_an_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_are_not_in_logs_or_errors(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, code = await linked(server)
-        told = (await said(address, "/v1/web/exchange", {"code": code})).json
-        secrets = [code, *(value for name, value in told.items() if name != "page")]
+        entry = (await send_as_page(address, "/v1/web/exchange", {"code": code})).json
+        secrets = [code, *(value for name, value in entry.items() if name != "page")]
         for secret in secrets:
             for path in (f"/?token={secret}", f"/v1/version?token={secret}", f"/v1/{secret}", f"/assets/{secret}"):
-                answer = await said(address, path)
+                answer = await send_as_page(address, path)
                 assert secret.encode() not in answer.body
-            answer = await said(address, "/v1/web/exchange", {"code": secret})
+            answer = await send_as_page(address, "/v1/web/exchange", {"code": secret})
             assert answer.status == 400
             assert secret.encode() not in answer.body
     assert not any(secret in caplog.text for secret in secrets)
 
 
-async def test_a_page_that_is_loaded_again_gets_a_new_token() -> None:
-    async with place() as where, serving(where) as server:
-        address, told = await entered(server)
-        assert (await said(address, "/v1/web/page")).status == 405, "a GET changes nothing"
-        again = (await said(address, "/v1/web/page", {})).json
-        assert (again["page"], again["key"]) == (told["page"], told["key"])
-        assert (await said(address, "/v1/version")).status == 401
+async def test_reloaded_page_gets_new_token() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        address, entry = await entered(server)
+        assert (await send_as_page(address, "/v1/web/page")).status == 405, "a GET changes nothing"
+        again = (await send_as_page(address, "/v1/web/page", {})).json
+        assert (again["page"], again["key"]) == (entry["page"], entry["key"])
+        assert (await send_as_page(address, "/v1/version")).status == 401
         fresh = Address(host=address.host, port=address.port, token=again["token"])
-        assert (await said(fresh, "/v1/version")).status == 200
+        assert (await send_as_page(fresh, "/v1/version")).status == 200
 
 
-async def come_back(address: Address, told: dict[str, str], port: int | None = None) -> Answer:
-    """What the page does; an answer that does not prove itself is not answered."""
-    asked = {"page": told["page"], "nonce": "0123456789abcdef"}
-    hello: dict[str, Any] = (await said(address, "/v1/web/hello", asked)).json
-    where = address.port if port is None else port
-    assert hello["proof"] == web_auth.proof(told["key"], "server", address.port, asked["nonce"], hello["nonce"])
-    proof = web_auth.proof(told["key"], "page", where, asked["nonce"], hello["nonce"])
-    return await said(address, "/v1/web/return", {"page": told["page"], "proof": proof})
+async def reconnect(address: Address, entry: dict[str, str], port: int | None = None) -> RawResponse:
+    """Reconnect as the page does; a response without a valid proof is rejected."""
+    asked = {"page": entry["page"], "nonce": "0123456789abcdef"}
+    hello: dict[str, Any] = (await send_as_page(address, "/v1/web/hello", asked)).json
+    directory = address.port if port is None else port
+    assert hello["proof"] == web_auth.proof(entry["key"], "server", address.port, asked["nonce"], hello["nonce"])
+    proof = web_auth.proof(entry["key"], "page", directory, asked["nonce"], hello["nonce"])
+    return await send_as_page(address, "/v1/web/return", {"page": entry["page"], "proof": proof})
 
 
-async def test_pages_come_back_to_the_next_server_at_the_same_port() -> None:
-    """A token is worth nothing there: who holds the port between two servers learns nothing of use."""
-    async with place() as where:
-        async with serving(where) as server:
-            address, told = await entered(server)
-            note = where.data / "web.json"
+async def test_pages_reconnect_to_next_server_at_same_port() -> None:
+    """A token is not valid there: a process that holds the port between two servers learns nothing useful."""
+    async with server_directory() as directory:
+        async with in_process_server(directory) as server:
+            address, entry = await entered(server)
+            note = directory.data / "web.json"
             assert stat.S_IMODE(note.stat().st_mode) == 0o600
-            assert told["token"] not in note.read_text()
-        async with serving(where) as server:
+            assert entry["token"] not in note.read_text()
+        async with in_process_server(directory) as server:
             await (await server.client()).health()
             await until(lambda: server.application.web.sessions is not None)
-            assert (await said(address, "/v1/version")).status == 401
+            assert (await send_as_page(address, "/v1/version")).status == 401
             plain = Address(host=address.host, port=address.port)
-            assert (await come_back(plain, told, port=address.port + 1)).status == 400
-            assert (await come_back(plain, {**told, "key": told["key"]})).status == 200
-            back = (await come_back(plain, told)).json
+            assert (await reconnect(plain, entry, port=address.port + 1)).status == 400
+            assert (await reconnect(plain, {**entry, "key": entry["key"]})).status == 200
+            back = (await reconnect(plain, entry)).json
             fresh = Address(host=address.host, port=address.port, token=back["token"])
-            assert (await said(fresh, "/v1/version")).status == 200
+            assert (await send_as_page(fresh, "/v1/version")).status == 200
             stranger = {"page": "0" * 32, "nonce": "0123456789abcdef"}
-            assert (await said(plain, "/v1/web/hello", stranger)).status == 400
+            assert (await send_as_page(plain, "/v1/web/hello", stranger)).status == 400
 
 
 @pytest.mark.parametrize("spoil", ["taken", "torn", "open", "old", "wrong"])
-async def test_a_server_starts_also_when_pages_cannot_come_back(spoil: str) -> None:
-    async with place() as where:
-        async with serving(where) as server:
+async def test_server_starts_although_pages_cannot_reconnect(spoil: str) -> None:
+    async with server_directory() as directory:
+        async with in_process_server(directory) as server:
             address, _ = await entered(server)
-        note = where.data / "web.json"
+        note = directory.data / "web.json"
         with socket.socket() as other:
             if spoil == "taken":
                 other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -295,17 +308,17 @@ async def test_a_server_starts_also_when_pages_cannot_come_back(spoil: str) -> N
                 old = json.loads(note.read_text())
                 old["pages"][0]["seen"] -= web_auth.PAGE_SECONDS
                 note.write_text(json.dumps(old))
-            async with serving(where) as server:
+            async with in_process_server(directory) as server:
                 await (await server.client()).health()
                 await until(lambda: not note.exists())
                 assert server.application.web.sessions is None
                 assert (await linked(server))[0].port > 0
 
 
-async def test_closing_cuts_everybody_off() -> None:
-    async with place() as where, serving(where) as server:
+async def test_close_disconnects_all_pages() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await entered(server)
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         lines = [f"Host: 127.0.0.1:{address.port}", f"Authorization: Bearer {address.token}"]
         stream = await RawStream.open(address, f"/v1/workspaces/{workspace}/events?since=0", lines)
         await client.close_web()
@@ -315,43 +328,43 @@ async def test_closing_cuts_everybody_off() -> None:
         except (ConnectionError, ClientError, ConnectionBroken):
             pass
         stream.close()
-        assert not (where.data / "web.json").exists()
+        assert not (directory.data / "web.json").exists()
         with pytest.raises(ConnectionRefusedError):
-            await said(address, "/")
+            await send_as_page(address, "/")
         await client.health()
 
 
-async def test_the_port_that_is_open_is_used_again() -> None:
-    async with place() as where, serving(where) as server:
+async def test_open_port_is_reused() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         first, _ = await linked(server)
         assert (await linked(server))[0] == first
-        same = await exchange(server.address, inside("/v1/web", "POST", b'{"port":%d}' % first.port))
+        same = await exchange(server.address, raw_request("/v1/web", "POST", b'{"port":%d}' % first.port))
         assert same.status == 200
-        other = await exchange(server.address, inside("/v1/web", "POST", b'{"port":1}'))
+        other = await exchange(server.address, raw_request("/v1/web", "POST", b'{"port":1}'))
         assert (other.status, str(first.port) in other.json["message"]) == (409, True)
         for port in (b"-1", b"65536", b'"x"'):
-            assert (await exchange(server.address, inside("/v1/web", "POST", b'{"port":%s}' % port))).status == 400
+            assert (await exchange(server.address, raw_request("/v1/web", "POST", b'{"port":%s}' % port))).status == 400
 
 
-async def test_a_port_of_somebody_else_is_refused_with_a_sentence() -> None:
-    async with place() as where, serving(where) as server:
+async def test_occupied_port_is_reported() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         with socket.create_server(("127.0.0.1", 0)) as other:
             asked = b'{"port":%d}' % other.getsockname()[1]
-            answer = await exchange(server.address, inside("/v1/web", "POST", asked))
+            answer = await exchange(server.address, raw_request("/v1/web", "POST", asked))
             assert answer.status == 409
             assert "cannot be used" in answer.json["message"]
         assert server.application.web.sessions is None
 
 
-async def test_a_copy_without_a_page_says_so(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_page_build_is_reported(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_app, "BUNDLE", bundle / "nothing")
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         address, _ = await linked(server)
-        answer = await said(address, "/")
+        answer = await send_as_page(address, "/")
         assert (answer.status, "without its page" in answer.json["message"]) == (404, True)
 
 
-def test_a_server_that_nobody_asks_for_a_page_loads_nothing_of_it() -> None:
+def test_server_without_page_requests_does_not_load_page_modules() -> None:
     script = "import sys, holdfast.server.serve; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -362,6 +375,6 @@ def test_a_server_that_nobody_asks_for_a_page_loads_nothing_of_it() -> None:
     }
 
 
-def test_the_policy_names_no_other_place() -> None:
+def test_content_security_policy_names_no_other_origin() -> None:
     assert web_app.POLICY.isascii()
     assert "//" not in web_app.POLICY

@@ -1,4 +1,4 @@
-"""Edges of the wire, at both ends: what is left when something breaks, and which of two things counts."""
+"""Edge cases of the wire at both ends: state after a failure, and precedence of two values."""
 
 import asyncio
 import json
@@ -11,47 +11,56 @@ import pytest
 
 from client.play import Exchange, Playing, answer, short_directory, stream_head
 from holdfast import __version__
-from holdfast.client import locate, server_check, workspace_connection
+from holdfast.client import server_launcher, version_check, workspace_connection
 from holdfast.client.address import Address, build_request
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem, TimedOut
-from holdfast.client.locate import ServerLocation, find, find_or_start
 from holdfast.client.request import ServerConnections
+from holdfast.client.server_launcher import ServerLocation, find, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.lockfile import LOCK_NAME, directory_id, write_owner
+from holdfast.lock_owner import LOCK_NAME, directory_id, write_owner
 from holdfast.protocol import PROTOCOL
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import Gate, settle_down, start
 from server.clock import Clock
-from server.helpers import RawStream, exchange, inside, open_raw, place, prompt, read_until, serving
+from server.helpers import (
+    RawStream,
+    exchange,
+    in_process_server,
+    open_raw,
+    raw_request,
+    read_until,
+    send_prompt,
+    server_directory,
+)
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 # The server
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-async def test_a_request_that_breaks_ends_its_connection(is_begun: bool) -> None:
+async def test_failed_request_ends_its_connection(is_begun: bool) -> None:
     async def breaks(_scope: Scope, _receive: Receive, send: Send) -> None:
         if is_begun:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"begun", "more_body": True})
         raise RuntimeError
 
-    async with place() as where:
-        listener = UnixListener(where.socket)
+    async with server_directory() as directory:
+        listener = UnixListener(directory.socket)
         server = HttpServer()
         await server.listen(listener.socket, breaks)
-        reader, writer = await open_raw(where.address)
-        writer.write(inside("/"))
+        reader, writer = await open_raw(directory.address)
+        writer.write(raw_request("/"))
         try:
-            said = await asyncio.wait_for(reader.read(), PATIENCE)
+            said = await asyncio.wait_for(reader.read(), TIMEOUT)
         except ConnectionError:
             said = b""
         assert not said.endswith(b"0\r\n\r\n")
@@ -60,9 +69,9 @@ async def test_a_request_that_breaks_ends_its_connection(is_begun: bool) -> None
         listener.close()
 
 
-async def test_the_number_in_the_query_counts_before_that_of_the_header() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
+async def test_query_cursor_precedes_header_cursor() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
         for _ in range(3):
             await client.create_session(workspace)
         path = f"/v1/workspaces/{workspace}/events"
@@ -72,9 +81,9 @@ async def test_the_number_in_the_query_counts_before_that_of_the_header() -> Non
             stream.close()
 
 
-async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+async def test_stream_for_http10_client_ends_with_connection() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         for form in ("?since=0", ""):
             reader, writer = await open_raw(server.address)
             writer.write(f"GET /v1/workspaces/{workspace}/events{form} HTTP/1.0\r\n\r\n".encode())
@@ -84,39 +93,42 @@ async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
             writer.transport.abort()
 
 
-async def test_who_meets_a_missing_data_directory_first_makes_it_known() -> None:
-    """Everybody is told at once, not when the server looks next."""
-    async with place() as where, serving(where, graces=GracePeriods(look=1e9)) as server:
-        client, workspace = await server.opened()
+async def test_first_request_that_detects_missing_data_directory_publishes_it() -> None:
+    """All clients are notified at once, not at the next periodic check."""
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(check_interval=1e9)) as server,
+    ):
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace)).id
         async with client.events(workspace, since=0) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
-            where.data.rename(where.data.with_name("away"))
+            directory.data.rename(directory.data.with_name("away"))
             with pytest.raises(ServerProblem):
-                await prompt(client, workspace, session, "lost", "r1")
+                await send_prompt(client, workspace, session, "lost", "r1")
             await read_until(events, lambda item: isinstance(item.event, AgentEvent))
-        where.data.with_name("away").rename(where.data)
-        assert (await exchange(server.address, inside("/v1/health"))).status == 200
+        directory.data.with_name("away").rename(directory.data)
+        assert (await exchange(server.address, raw_request("/v1/health"))).status == 200
 
 
 # The client
 
 
-async def test_a_long_answer_is_read_to_its_end_however_late() -> None:
+async def test_long_response_is_read_to_its_end() -> None:
     size = 3_000_000
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"x" * size))
+        await exchange.send(answer(b"x" * size))
         await exchange.until_left()
 
     async with Playing(script) as address:
         pool = ServerConnections(address)
-        response = await pool.open(build_request(address, "GET", "/"), seconds=PATIENCE)
+        response = await pool.open(build_request(address, "GET", "/"), seconds=TIMEOUT)
         for _ in range(20):
             await settle_down()
         found = 0
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (piece := await response.read()) is not None:
                 found += len(piece)
         assert found == size
@@ -124,7 +136,7 @@ async def test_a_long_answer_is_read_to_its_end_however_late() -> None:
         pool.close()
 
 
-async def test_a_stream_that_is_never_answered_leaves_no_connection() -> None:
+async def test_stream_without_response_leaves_no_connection() -> None:
     left = asyncio.Event()
 
     async def script(exchange: Exchange) -> None:
@@ -136,18 +148,18 @@ async def test_a_stream_that_is_never_answered_leaves_no_connection() -> None:
         pool = ServerConnections(address)
         with pytest.raises(TimedOut):
             await pool.open(build_request(address, "GET", "/"), seconds=0.01)
-        await asyncio.wait_for(left.wait(), PATIENCE)
+        await asyncio.wait_for(left.wait(), TIMEOUT)
         pool.close()
 
 
-async def test_what_takes_as_long_as_it_likes_is_waited_for() -> None:
-    """Summaries, commands and logins; other answers have their time."""
+async def test_requests_without_time_limit_are_awaited() -> None:
+    """Summaries, commands and logins; other responses have a timeout."""
     gate = Gate()
 
     async def script(exchange: Exchange) -> None:
         while (request := await exchange.asked()) is not None:
             await gate()
-            await exchange.say(answer(b'{"output":"","exit_code":0}' if request.path.endswith("shell") else b"{}"))
+            await exchange.send(answer(b'{"output":"","exit_code":0}' if request.path.endswith("shell") else b"{}"))
 
     workspace, session = WorkspaceId("w"), SessionId("s")
     async with Playing(script) as address, Client(address) as client:
@@ -164,25 +176,25 @@ async def test_what_takes_as_long_as_it_likes_is_waited_for() -> None:
             await quick
         gate.open()
         for waiting in patient:
-            await asyncio.wait_for(waiting, PATIENCE)
+            await asyncio.wait_for(waiting, TIMEOUT)
 
 
 @pytest.mark.parametrize(("status", "is_done"), [(200, True), (299, True), (300, False), (404, False)])
-async def test_which_statuses_are_a_yes(status: int, is_done: bool) -> None:
+async def test_success_statuses(status: int, is_done: bool) -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(answer(b"", status))
+        await exchange.send(answer(b"", status))
 
     async with Playing(script) as address, Client(address) as client:
         with nullcontext() if is_done else pytest.raises(ServerProblem, match=str(status)):
             await client.health()
 
 
-async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
+async def test_socket_in_directory_of_others_is_not_used() -> None:
     async def script(exchange: Exchange) -> None:
         while await exchange.asked() is not None:
             known = {"version": "1", "protocol": PROTOCOL, "pid": os.getpid(), "data_id": directory_id(data)}
-            await exchange.say(answer(json.dumps(known).encode()))
+            await exchange.send(answer(json.dumps(known).encode()))
 
     with short_directory() as root:
         data = str(root / "data")
@@ -191,32 +203,30 @@ async def test_a_socket_where_others_could_have_put_it_is_not_asked() -> None:
             (Path(data) / LOCK_NAME).write_text("")
             write_owner(data, address.path)
             folder = Path(address.path).parent
-            where = ServerLocation(Address(), data, can_be_started=True, directories=(str(root),))
+            directory = ServerLocation(Address(), data, can_be_started=True, directories=(str(root),))
             for mode, is_found in ((0o755, False), (0o700, True)):
                 folder.chmod(mode)
-                thin = await asyncio.to_thread(find, where)
+                thin = await asyncio.to_thread(find, directory)
                 assert (thin is not None) is is_found
                 if thin is not None:
                     thin.close()
 
 
-def test_the_way_to_another_machine_is_opened_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_connection_is_reopened_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found, opened = [None, SyncClient(Address())], []
-    monkeypatch.setattr(locate, "_connect", lambda _: found.pop(0))
-    where = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
-    assert find(where) is not None
+    monkeypatch.setattr(server_launcher, "_connect", lambda _: found.pop(0))
+    directory = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
+    assert find(directory) is not None
     assert opened == [True]
 
 
-def test_a_server_that_came_while_the_lock_was_waited_for_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_started_while_waiting_for_lock_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     thin = SyncClient(Address())
     found = [None, thin]
-    monkeypatch.setattr(locate, "find", lambda *_: found.pop(0))
-    monkeypatch.setattr("holdfast.client.locate.spawn", lambda *_: pytest.fail("it is there"))
-    where = ServerLocation(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
-    assert find_or_start(where) is thin
+    monkeypatch.setattr(server_launcher, "find", lambda *_: found.pop(0))
+    monkeypatch.setattr("holdfast.client.server_launcher.spawn", lambda *_: pytest.fail("it is there"))
+    directory = ServerLocation(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
+    assert find_or_start(directory) is thin
 
 
 @pytest.mark.parametrize(
@@ -228,7 +238,7 @@ def test_a_server_that_came_while_the_lock_was_waited_for_is_used(
         ("not a version", PROTOCOL, "1-2", False),
     ],
 )
-def test_which_servers_are_asked_to_give_way(
+def test_outdated_servers_are_replaced(
     version: str, protocol: int, data_id: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -239,19 +249,19 @@ def test_which_servers_are_asked_to_give_way(
         asked.append(process)
         return True
 
-    monkeypatch.setattr(server_check, "_has_exited", leaves)
-    assert server_check.replace_outdated(thin) is is_asked
+    monkeypatch.setattr(version_check, "_has_exited", leaves)
+    assert version_check.replace_outdated(thin) is is_asked
     assert asked == [7] * is_asked
 
 
-async def test_a_stay_goes_on_at_the_server_that_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_continues_at_new_server(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[tuple[str, Any]] = []
 
     def named(name: str) -> Playing:
         async def script(exchange: Exchange) -> None:
             while (request := await exchange.asked()) is not None:
                 entered.append((name, json.loads(request.body or b"{}").get("env")))
-                await exchange.say(answer(b'{"id":"w","path":"/p"}'))
+                await exchange.send(answer(b'{"id":"w","path":"/p"}'))
 
         return Playing(script)
 
@@ -263,19 +273,19 @@ async def test_a_stay_goes_on_at_the_server_that_is_there_now(monkeypatch: pytes
             await stay.enter()
         await stay.leave()
         assert entered == [("old", ["A=1"]), ("new", ["A=1"]), ("new", None)]
-        for where in (
+        for directory in (
             ServerLocation(Address(host="h", port=1), "", can_be_started=False),
             ServerLocation(old, "", can_be_started=False, again=lambda: None),
         ):
-            assert WorkspaceConnection(where, "/p", ("A=1",))._environment == (), (
+            assert WorkspaceConnection(directory, "/p", ("A=1",))._environment == (), (
                 "an environment goes to no other machine"
             )
 
 
-async def test_a_stream_that_begins_with_a_refusal_is_none() -> None:
+async def test_refused_stream_raises() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.say(stream_head(401))
+        await exchange.send(stream_head(401))
 
     async with Playing(script) as address, Client(address) as client:
         stream = client.events(WorkspaceId("w"), since=0)

@@ -1,4 +1,4 @@
-"""Presence over the wire: coming, going, coming back, and the server that leaves when nobody is left."""
+"""Presence over the wire: attach, detach, return, and the server that exits when unused."""
 
 import asyncio
 import os
@@ -15,11 +15,19 @@ from holdfast.runtime.workspace import Workspace
 from holdfast.server.presence import Stop, WorkBegan
 from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import Gate, GatedModel, until
-from server.helpers import RawStream, Server, collect, end_of, place, prompt, read_until, serving
+from server.helpers import (
+    RawStream,
+    Server,
+    collect_run_ends,
+    in_process_server,
+    read_until,
+    run_ended,
+    send_prompt,
+    server_directory,
+)
 
 _SHORT = GracePeriods(create=60.0, detach=0.02, linger=0.02)
-"""Whoever has come has time to do something; whoever has gone is soon forgotten."""
-_MOST = 5_000_000
+"""Connected clients have enough time to act; departed clients are removed quickly."""
 
 
 def streams(server: Server) -> int:
@@ -27,37 +35,40 @@ def streams(server: Server) -> int:
     return sum(claim.streams for claim in claims)
 
 
-async def test_a_workspace_closes_when_nobody_comes() -> None:
-    """Created and never attached to: the hold of the create is all it has."""
-    async with place() as where, serving(where, graces=GracePeriods(create=0.02)) as server:
-        await server.opened()
-        await until(lambda: not server.manager.handles, most=_MOST)
+async def test_unattached_workspace_closes() -> None:
+    """Created and never attached to: only the hold of the create keeps it."""
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(create=0.02)) as server,
+    ):
+        await server.open_workspace()
+        await until(lambda: not server.manager.handles)
 
 
-async def test_a_workspace_that_was_closed_keeps_its_id_and_numbers() -> None:
-    async with place() as where, serving(where, graces=_SHORT) as server:
-        client, workspace = await server.opened()
+async def test_reopened_workspace_keeps_id_and_numbers() -> None:
+    async with server_directory() as directory, in_process_server(directory, graces=_SHORT) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         cursor = (await client.snapshot(workspace)).cursor
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
         with pytest.raises(ServerProblem) as caught:
             await client.get_workspace(workspace)
         assert caught.value.status == 404
-        again = await client.create_workspace(where.project())
+        again = await client.create_workspace(directory.project())
         assert again.id == workspace
         raw = await RawStream.open(
             server.address, f"/v1/workspaces/{workspace}/events?since={cursor}&client_id={client.client_id}"
         )
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         first = await raw.until(lambda item: item.number is not None)
         assert first.number == cursor + 1
         raw.close()
 
 
-async def test_a_stream_keeps_a_workspace_open_and_its_end_lets_it_go() -> None:
-    async with place() as where, serving(where, graces=_SHORT) as server:
-        client, workspace = await server.opened()
+async def test_stream_keeps_workspace_open_until_its_end() -> None:
+    async with server_directory() as directory, in_process_server(directory, graces=_SHORT) as server:
+        client, workspace = await server.open_workspace()
         path = f"/v1/workspaces/{workspace}/events?since=0&client_id={client.client_id}"
         raw = await RawStream.open(server.address, path)
         other = await RawStream.open(server.address, path)
@@ -65,42 +76,45 @@ async def test_a_stream_keeps_a_workspace_open_and_its_end_lets_it_go() -> None:
         await client.set_current_session(workspace, session)
         assert (await client.get_session(workspace, session)).attached_clients == 1
         raw.close()
-        await until(lambda: streams(server) == 1, most=_MOST)
+        await until(lambda: streams(server) == 1)
         assert (await client.get_session(workspace, session)).attached_clients == 1
         await client.set_current_session(workspace, SessionId(""))
         assert (await client.get_session(workspace, session)).attached_clients == 0
         other.close()
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_a_release_closes_at_once_and_a_run_keeps_the_workspace() -> None:
-    """C-39: runs outlive everybody's leaving."""
+    """C-39: runs outlive their clients."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
     model.before.shut()
-    async with place() as where, serving(where, model, graces=GracePeriods(create=1000)) as server:
-        client, workspace = await server.opened()
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, model, graces=GracePeriods(create=1000)) as server,
+    ):
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         await client.leave_workspace(workspace)
         await client.leave_workspace(workspace)
         assert (await client.get_run(workspace, RunId("r1"))).state in ("accepted", "active")
         model.before.open()
-        await until(lambda: not server.manager.handles, most=_MOST)
-        assert (await client.create_workspace(where.project())).id == workspace
+        await until(lambda: not server.manager.handles)
+        assert (await client.create_workspace(directory.project())).id == workspace
         assert (await client.get_run(workspace, RunId("r1"))).outcome == "completed"
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
 
 
 async def test_a_retired_client_is_refused_for_good() -> None:
-    async with place() as where, serving(where) as server:
-        client, workspace = await server.opened()
-        stays, _ = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, workspace = await server.open_workspace()
+        stays, _ = await server.open_workspace()
         await client.retire_client()
         await client.retire_client()
         for _ in range(2):
             with pytest.raises(ServerProblem) as caught:
-                await client.create_workspace(where.project())
+                await client.create_workspace(directory.project())
             assert caught.value.status == 409
         with pytest.raises(ServerProblem) as caught:
             await client.set_current_session(workspace, SessionId("s"))
@@ -108,53 +122,58 @@ async def test_a_retired_client_is_refused_for_good() -> None:
         await stays.get_workspace(workspace)
 
 
-async def test_two_creates_at_the_same_moment_share_the_workspace_and_the_first_one_s_flags() -> None:
-    async with place() as where, serving(where) as server:
+async def test_concurrent_creates_share_workspace_with_first_flags() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         clients = [await server.client() for _ in range(10)]
         found = await asyncio.gather(
             *(
-                client.create_workspace(where.project(), yolo=number == 0, env=(f"N={number}",))
+                client.create_workspace(directory.project(), yolo=number == 0, env=(f"N={number}",))
                 for number, client in enumerate(clients)
             )
         )
         assert len({item.id for item in found}) == 1
         assert len({(item.yolo, item.env) for item in found}) == 1
         assert len(server.manager.handles) == 1
-        os.symlink(where.project(), where.root / "link")
-        assert (await clients[0].create_workspace(str(where.root / "link"))).id == found[0].id
+        os.symlink(directory.project(), directory.root / "link")
+        assert (await clients[0].create_workspace(str(directory.root / "link"))).id == found[0].id
 
 
-async def test_a_relative_path_counts_from_where_its_user_stood() -> None:
-    async with place() as where, serving(where) as server:
+async def test_relative_path_is_resolved_against_client_directory() -> None:
+    async with server_directory() as directory, in_process_server(directory) as server:
         client = await server.client()
-        where.project("sub")
-        found = await client.create_workspace("sub", env=("A=1", f"PWD={where.root}"))
-        assert found.path == where.project("sub")
+        directory.project("sub")
+        found = await client.create_workspace("sub", env=("A=1", f"PWD={directory.root}"))
+        assert found.path == directory.project("sub")
         with pytest.raises(ServerProblem) as caught:
             await client.create_workspace("sub", env=("A=1",))
         assert caught.value.status == 400
 
 
-async def test_a_create_while_the_workspace_closes_waits_and_opens_it_again() -> None:
-    """The same id, the numbers go on, and nobody is left with a closed one."""
-    async with place() as where, serving(where, graces=GracePeriods(create=1000)) as server:
-        client, workspace = await server.opened()
+async def test_create_during_close_waits_and_reopens() -> None:
+    """With the same id and continued numbers, and no client keeps a closed workspace."""
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=GracePeriods(create=1000)) as server,
+    ):
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
         for number in range(10):
             other = await server.client()
-            _, opened = await asyncio.gather(client.leave_workspace(workspace), other.create_workspace(where.project()))
+            _, opened = await asyncio.gather(
+                client.leave_workspace(workspace), other.create_workspace(directory.project())
+            )
             assert opened.id == workspace
-            await prompt(other, workspace, session, "go", f"r{number}")
+            await send_prompt(other, workspace, session, "go", f"r{number}")
             async with other.events(workspace, since=0) as events:
-                await read_until(events, end_of(f"r{number}"))
+                await read_until(events, run_ended(f"r{number}"))
             client = other
-        await collect(client, workspace, [f"r{number}" for number in range(10)])
+        await collect_run_ends(client, workspace, [f"r{number}" for number in range(10)])
 
 
-async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise nobody would take it up before the next start."""
-    async with place() as where, serving(where, graces=_SHORT) as server:
-        client, workspace = await server.opened()
+async def test_work_during_close_reopens_workspace_over_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the work would wait until the next start."""
+    async with server_directory() as directory, in_process_server(directory, graces=_SHORT) as server:
+        client, workspace = await server.open_workspace()
         manager, gate = server.manager, Gate()
         close = manager.services.close_workspace
 
@@ -168,16 +187,16 @@ async def test_work_that_comes_while_a_workspace_is_closed_opens_it_again(monkey
         manager.apply(WorkBegan(workspace))
         monkeypatch.undo()
         gate.open()
-        await until(lambda: workspace not in manager.presence.workspaces, most=_MOST)
+        await until(lambda: workspace not in manager.presence.workspaces)
         assert not manager.handles
 
 
-async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_again(
+async def test_workspace_can_be_reopened_after_failed_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A disk may be full just then. Later prompts in that directory must not pay for it."""
-    async with place() as where, serving(where, graces=_SHORT) as server:
-        client, workspace = await server.opened()
+    """A disk may be full at that moment. Later prompts in that directory must not be affected."""
+    async with server_directory() as directory, in_process_server(directory, graces=_SHORT) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
 
         async def refused(*_: object) -> None:
@@ -185,29 +204,32 @@ async def test_a_workspace_that_cannot_be_closed_in_good_order_can_be_opened_aga
 
         monkeypatch.setattr(server.manager.ledger, "close_workspace", refused)
         await client.leave_workspace(workspace)
-        await until(lambda: not server.manager.handles, most=_MOST)
+        await until(lambda: not server.manager.handles)
         monkeypatch.undo()
-        assert (await client.create_workspace(where.project())).id == workspace
-        await prompt(client, workspace, session, "go", "r1")
-        await collect(client, workspace, ["r1"])
+        assert (await client.create_workspace(directory.project())).id == workspace
+        await send_prompt(client, workspace, session, "go", "r1")
+        await collect_run_ends(client, workspace, ["r1"])
 
 
-async def test_a_server_ends_its_workspaces_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that takes its whole time to end takes it once, also if that was in vain."""
+async def test_server_closes_each_workspace_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A close that uses its whole timeout uses it once, even if it fails."""
     closed: list[str] = []
 
     async def refused(workspace: Workspace) -> None:
         closed.append(workspace.record.id)
         raise StorageUnavailable
 
-    async with place() as where, serving(where) as server:
-        _, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory) as server:
+        _, workspace = await server.open_workspace()
         monkeypatch.setattr(Workspace, "close", refused)
     assert closed == [workspace]
 
 
-async def test_a_server_that_a_client_started_leaves_when_nobody_is_left() -> None:
-    async with place() as where, serving(where, graces=_SHORT, leaves_when_idle=True) as server:
+async def test_server_started_by_client_exits_when_unused() -> None:
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, graces=_SHORT, leaves_when_idle=True) as server,
+    ):
         assert server.over is not None
         await asyncio.wait_for(asyncio.shield(server.over), 10)
         assert server.manager.presence.leaving
@@ -217,38 +239,41 @@ async def test_a_run_keeps_a_server_that_a_client_started() -> None:
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
     model.before.shut()
     graces = GracePeriods(create=60.0, detach=0.01, linger=0.3)
-    async with place() as where, serving(where, model, graces=graces, leaves_when_idle=True) as server:
-        client, workspace = await server.opened()
+    async with (
+        server_directory() as directory,
+        in_process_server(directory, model, graces=graces, leaves_when_idle=True) as server,
+    ):
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         await client.retire_client()
-        await until(lambda: not server.manager.presence.workspaces[workspace].claims, most=_MOST)
+        await until(lambda: not server.manager.presence.workspaces[workspace].claims)
         assert server.over is not None
         assert not server.over.done()
         model.before.open()
         await asyncio.wait_for(asyncio.shield(server.over), 10)
 
 
-async def test_a_leaving_server_takes_nobody_in() -> None:
-    """503, so that clients start a new one."""
-    async with place() as where, serving(where) as server:
-        client, _ = await server.opened()
+async def test_exiting_server_refuses_clients() -> None:
+    """503, so that clients start a new server."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        client, _ = await server.open_workspace()
         leave, server.manager.stopping = server.manager.stopping.set, asyncio.Event()
         server.manager.apply(Stop())
         with pytest.raises(ServerProblem) as caught:
-            await client.create_workspace(where.project())
+            await client.create_workspace(directory.project())
         assert caught.value.status == 503
         leave()
 
 
-async def test_stop_is_ours_and_shutdown_is_nobody_s() -> None:
-    """A stock client's shutdown is always refused; ours waits for no one only when forced."""
+async def test_stop_is_accepted_and_stock_shutdown_refused() -> None:
+    """A shutdown by a stock client is always refused; ours skips waiting only when forced."""
     model = GatedModel(ScriptedModel(lambda _: Step((Say("a b c"),))))
     model.before.shut()
-    async with place() as where, serving(where, model) as server:
-        client, workspace = await server.opened()
+    async with server_directory() as directory, in_process_server(directory, model) as server:
+        client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        await prompt(client, workspace, session, "go", "r1")
+        await send_prompt(client, workspace, session, "go", "r1")
         for command, status in (("shutdown", 409), ("shutdown_if_idle", 409), ("stop", 409), ("other", 400)):
             with pytest.raises(ServerProblem) as caught:
                 await client.control(command)
@@ -256,17 +281,17 @@ async def test_stop_is_ours_and_shutdown_is_nobody_s() -> None:
         await client.control("stop", force=True)
         assert server.over is not None
         await asyncio.wait_for(asyncio.shield(server.over), 10)
-    async with place() as where, serving(where) as server:
+    async with server_directory() as directory, in_process_server(directory) as server:
         await (await server.client()).control("stop")
         assert server.over is not None
         await asyncio.wait_for(asyncio.shield(server.over), 10)
 
 
-async def test_those_who_look_at_a_session_hear_who_else_does() -> None:
-    """By an event without a number; stock clients, who have no name for it, do not get it."""
-    async with place() as where, serving(where) as server:
-        one, workspace = await server.opened()
-        two, _ = await server.opened()
+async def test_viewers_of_session_are_published() -> None:
+    """By an event without a number; stock clients, which do not know it, do not receive it."""
+    async with server_directory() as directory, in_process_server(directory) as server:
+        one, workspace = await server.open_workspace()
+        two, _ = await server.open_workspace()
         session = (await one.create_session(workspace, "s")).id
         stock = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events")
         heard: list[int] = []

@@ -1,6 +1,6 @@
-"""How often one reader is written to: at once when paced, in pieces when not, less often under load."""
+"""Write rate of one reader: unlimited when paced, in batches when not, less often under load."""
 
-from holdfast.server.streams.event_stream import LONGEST_WAIT, SHORTEST_WAIT, WritePace
+from holdfast.server.streams.event_stream import MAX_WAIT, MIN_WAIT, WritePace
 
 
 def test_a_paced_stream_never_waits() -> None:
@@ -8,14 +8,14 @@ def test_a_paced_stream_never_waits() -> None:
     assert all(pace.wait(number * 0.005) == 0 for number in range(1, 1000))
 
 
-def test_a_few_writes_go_out_at_once_and_the_next_ones_wait() -> None:
+def test_first_writes_are_immediate_and_next_ones_delayed() -> None:
     pace = WritePace(0.0)
     waits = [pace.wait(0.0) for _ in range(17)]
-    assert waits == [0.0] * 16 + [SHORTEST_WAIT]
+    assert waits == [0.0] * 16 + [MIN_WAIT]
 
 
 def test_a_burst_is_written_in_pieces() -> None:
-    """Whatever comes: at most so many writes in a second."""
+    """At most a fixed number of writes per second for any input."""
     pace, now, writes = WritePace(0.0), 0.0, 0
     while now < 1.0:
         now += 0.00001
@@ -23,10 +23,10 @@ def test_a_burst_is_written_in_pieces() -> None:
             now += seconds
             pace.waited(now)
         writes += 1
-    assert writes < 2.2 / SHORTEST_WAIT
+    assert writes < 2.2 / MIN_WAIT
 
 
-def test_the_wait_grows_while_the_loop_is_late_and_shrinks_when_it_is_not() -> None:
+def test_delay_follows_lag_of_loop() -> None:
     pace, now = WritePace(0.0), 0.0
 
     def waited(late: float) -> float:
@@ -39,14 +39,14 @@ def test_the_wait_grows_while_the_loop_is_late_and_shrinks_when_it_is_not() -> N
 
     grown = [waited(2.0) for _ in range(8)]
     assert grown == sorted(grown)
-    assert grown[-1] == LONGEST_WAIT
+    assert grown[-1] == MAX_WAIT
     shrunk = [waited(0.0) for _ in range(8)]
     assert shrunk == sorted(shrunk, reverse=True)
-    assert shrunk[-1] == SHORTEST_WAIT
+    assert shrunk[-1] == MIN_WAIT
 
 
-def test_those_who_wait_wait_for_the_same_moment() -> None:
-    """So that what they take then is the same, and is made once."""
+def test_delayed_readers_share_deadline() -> None:
+    """So that their frames are equal and are built once."""
     ends = set()
     for start in (0.1001, 0.1005, 0.1009, 0.1013):
         pace = WritePace(start)

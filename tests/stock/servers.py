@@ -13,7 +13,7 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.testing.gates import start, until
-from stock.wire import PATIENCE, Pool
+from stock.wire import TIMEOUT, Pool
 
 __all__ = ["HeldModel", "Process", "running"]
 
@@ -53,7 +53,7 @@ class HeldModel:
         self.held.clear()
         for _ in range(words):
             self._words.release()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self.held.wait()
 
     def let_go(self) -> None:
@@ -96,7 +96,7 @@ async def running(place: Path, model: HeldModel) -> AsyncIterator[Path]:
         pool = Pool(socket)
         await pool.ask("POST", "/v1/control", {"command": "stop", "force": True})
         await pool.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await server
 
 
@@ -118,7 +118,7 @@ class Process:
             stderr=asyncio.subprocess.PIPE,
         )
         assert self._process.stderr is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             async for line in self._process.stderr:
                 if b"listening at" in line:
                     return
@@ -129,5 +129,5 @@ class Process:
             return
         process, self._process = self._process, None
         process.send_signal(number)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await process.communicate()

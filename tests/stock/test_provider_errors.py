@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from model_server.script import Reply, Say
-from model_server.server import Asked, ModelServer
+from model_server.server import ModelServer, RecordedRequest
 from stock.recorded_story import Story
 from stock.run import Printed, StockRun
 from stock.servers import Process
@@ -30,7 +30,7 @@ context_window = 100000
 SOON = (("retry-after-ms", "0"),)
 
 
-def script(asked: Asked) -> Reply:
+def script(asked: RecordedRequest) -> Reply:
     if "tools" not in asked.json:
         return Reply((Say(("A talk with a stranger",)),))
     messages: Any = asked.json["messages"]
@@ -79,7 +79,7 @@ async def test_provider_errors(process: Process, project: Path, provider: ModelS
     # What was said before it hung up is taken back, and it is asked again; the user does not wait for that.
     async with asyncio.timeout(20):
         while len(real(provider)) < 10:
-            await provider.request(len(provider.asked))
+            await provider.request(len(provider.requests))
     await tui.refresh()
     assert tui.is_busy()
     await tui.leave()
@@ -87,5 +87,5 @@ async def test_provider_errors(process: Process, project: Path, provider: ModelS
         Story("provider-errors").check(name, client.log, client.screen.labels)
 
 
-def real(provider: ModelServer) -> list[Asked]:
-    return [asked for asked in provider.asked if asked.wire and "tools" in asked.json]
+def real(provider: ModelServer) -> list[RecordedRequest]:
+    return [asked for asked in provider.requests if asked.wire and "tools" in asked.json]

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["PATIENCE", "Answer", "Confused", "EventStream", "Gone", "Pool", "dial", "hang_up"]
+__all__ = ["TIMEOUT", "Answer", "Confused", "EventStream", "Gone", "Pool", "dial", "hang_up"]
 
 _LONGEST_LINE = 1 << 24
 _IDLE = 2
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 class Confused(AssertionError):
@@ -95,7 +95,7 @@ class EventStream:
     async def next(self) -> Any:  # noqa: ANN401 - whatever was sent
         """The next event, or None at the end."""
         while True:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 line = await self._connection.reader.readline()
             self.raw += line
             if not line.endswith(b"\n"):
@@ -125,7 +125,7 @@ class Pool:
         while True:
             connection = self._idle.pop() if self._idle else await dial(self._socket)
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     status, headers = await connection.send(head, data)
                     answer = Answer(status, headers, await _whole(connection, headers))
             except Gone:
@@ -141,7 +141,7 @@ class Pool:
         accept = "Accept: text/event-stream\r\nCache-Control: no-cache\r\nConnection: keep-alive\r\n"
         head, _ = self._request("GET", target, None, "", accept)
         connection = await dial(self._socket)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             status, headers = await connection.send(head, b"")
         if status != 200:
             body = await _whole(connection, headers)

@@ -1,4 +1,4 @@
-"""Our two ledgers, as subjects of the conformance suite. Whoever writes another one may start from here."""
+"""Our two ledgers as subjects of the conformance suite: a template for tests of another ledger."""
 
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +30,7 @@ class MemorySubject:
         return self.ledger
 
     async def crash(self) -> None:
-        """A memory that outlives its server: nothing changes."""
+        """A store whose memory outlives the server: nothing changes."""
 
     async def cut_power(self) -> None:
         self.ledger.lose_power()
@@ -46,7 +46,7 @@ class MemorySubject:
 
 
 class SqliteSubject:
-    """A crash is a second ledger on a copy of the files, taken while the first still runs."""
+    """A crash is a second ledger on a copy of the files, taken while the first is still running."""
 
     def __init__(self, folder: Path, retention: Retention) -> None:
         self.clock = ManualClock()

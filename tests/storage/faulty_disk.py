@@ -1,4 +1,4 @@
-"""A file layer for SQLite that remembers what was synced, and can be told to fail."""
+"""A file layer for SQLite that records what was synced and can fail on request."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,31 +9,31 @@ __all__ = ["FaultyDisk"]
 
 
 class FaultyDisk(apsw.VFS):
-    """Passes everything on to the system. `synced` holds each file as it was when it was last synced.
+    """Passes every call to the system. `synced` contains each file as it was at its last sync.
 
-    `on_write` and `on_sync` are called with the file's name before the deed; what they raise, SQLite gets. With
-    `on_deed`, which is called with the kind of call and the file's name, also opening, reading, cutting and deleting
-    a file are seen and may fail; then nothing waits for the real disk.
+    `on_write` and `on_sync` are called with the file's name before the operation; SQLite receives their exceptions.
+    `on_operation`, called with the kind of call and the file's name, also covers opening, reading, truncating and
+    deleting a file; with it nothing waits for the real disk.
     """
 
-    def __init__(self, name: str, on_deed: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, name: str, on_operation: Callable[[str, str], None] | None = None) -> None:
         super().__init__(name, "")
         self.name = name
         self.synced: dict[str, bytes] = {}
         self.syncs: list[str] = []
         self.on_write: Callable[[str], None] = lambda _name: None
         self.on_sync: Callable[[str], None] = lambda _name: None
-        self.on_deed = on_deed
+        self.on_operation = on_operation
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "apsw.VFSFile":
-        if self.on_deed is None:
+        if self.on_operation is None:
             return _File(self, name, flags)
-        self.on_deed("open", _path(name).name)
-        return _WatchedFile(self, name, flags, self.on_deed)
+        self.on_operation("open", _path(name).name)
+        return _WatchedFile(self, name, flags, self.on_operation)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
-        if self.on_deed is not None:
-            self.on_deed("delete", Path(filename).name)
+        if self.on_operation is not None:
+            self.on_operation("delete", Path(filename).name)
         super().xDelete(filename, syncdir)
 
 
@@ -51,7 +51,7 @@ class _File(apsw.VFSFile):
         self._disk.on_sync(self._path.name)
         super().xSync(flags)
         self._disk.syncs.append(self._path.name)
-        # A new database is renamed when it is whole: what is synced under its first name counts for the last.
+        # A new database is renamed when it is complete: data synced under its first name counts for the last.
         self._disk.synced[self._path.name.removesuffix(".new")] = self._path.read_bytes()
 
 
@@ -61,9 +61,9 @@ class _WatchedFile(_File):
         disk: FaultyDisk,
         name: str | apsw.URIFilename | None,
         flags: list[int],
-        on_deed: Callable[[str, str], None],
+        on_operation: Callable[[str, str], None],
     ) -> None:
-        self._on_deed = on_deed
+        self._on_deed = on_operation
         super().__init__(disk, name, flags)
 
     def xRead(self, amount: int, offset: int) -> bytes:

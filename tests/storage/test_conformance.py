@@ -1,4 +1,4 @@
-"""Both ledgers keep the contract."""
+"""The conformance suite, for both ledgers."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from storage.conformance_subjects import SUBJECTS
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 @pytest.mark.parametrize("kind", SUBJECTS)
-async def test_contract(kind: str, check: Check, tmp_path: Path) -> None:
+async def test_ledger_passes_the_conformance_check(kind: str, check: Check, tmp_path: Path) -> None:
     async with SUBJECTS[kind](tmp_path, check.retention) as subject:
         await check.run(subject)
 

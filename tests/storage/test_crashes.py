@@ -1,4 +1,4 @@
-"""Killed servers and full disks, for real: in processes of their own."""
+"""Killed servers and full disks, with real processes."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ async def main():
 asyncio.run(main())
 """
 
-NO_MORE_ROOM = """
+FILE_SIZE_LIMIT = """
 async def main():
     ledger = SqliteLedger(data_dir)
     owner = await WorkspaceOwner.with_session(ledger)
@@ -91,7 +91,7 @@ def _start(script: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", COMMON + script, *arguments], stdout=subprocess.PIPE)
 
 
-async def test_what_was_answered_is_there_after_a_kill(tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
     with _start(ADMIT_FOREVER, str(tmp_path)) as server:
         assert server.stdout is not None
         workspace = WorkspaceId(server.stdout.readline().decode().strip())
@@ -107,7 +107,9 @@ async def test_what_was_answered_is_there_after_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("point", "survives"), [("before", False), ("executed", False), ("committed", True)])
-async def test_a_server_killed_at_a_write_point(point: str, *, survives: bool, tmp_path: Path) -> None:
+async def test_kill_at_each_write_point_keeps_acknowledged_writes(
+    point: str, *, survives: bool, tmp_path: Path
+) -> None:
     with _start(DIE_AT, str(tmp_path), point) as server:
         assert server.stdout is not None
         workspace = WorkspaceId(server.stdout.read().decode().strip())
@@ -119,8 +121,8 @@ async def test_a_server_killed_at_a_write_point(point: str, *, survives: bool, t
     await ledger.close()
 
 
-async def test_a_file_that_may_not_grow_loses_nothing(tmp_path: Path) -> None:
-    with _start(NO_MORE_ROOM, str(tmp_path)) as server:
+async def test_file_size_limit_loses_nothing(tmp_path: Path) -> None:
+    with _start(FILE_SIZE_LIMIT, str(tmp_path)) as server:
         assert server.stdout is not None
         assert server.stdout.read() == b"done\n"
     assert server.returncode == 0
@@ -142,7 +144,7 @@ def _small_disk(path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-async def test_a_full_disk_refuses_and_then_goes_on(tmp_path: Path) -> None:
+async def test_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
     with _small_disk(tmp_path / "disk") as disk:
         ledger = SqliteLedger(disk / "data")
         owner = await WorkspaceOwner.with_session(ledger)

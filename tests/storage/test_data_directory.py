@@ -1,4 +1,4 @@
-"""Opening a data directory: one server at a time, and nothing that is not ours is touched."""
+"""Opening a data directory: one server at a time, and foreign files are not changed."""
 
 import errno
 import os
@@ -27,13 +27,13 @@ sys.stdin.read()
 
 
 def _socket_owner(data_dir: Path) -> subprocess.Popen[bytes]:
-    """Another server, until it is killed."""
+    """Return another server process that owns the directory until it is killed."""
     command = [sys.executable, "-c", HOLDER, str(data_dir)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-async def _made(data_dir: Path) -> Path:
-    """A database with something in it, closed in good order."""
+async def _closed_database(data_dir: Path) -> Path:
+    """Create a database with content and close it cleanly."""
     ledger = SqliteLedger(data_dir)
     owner = await WorkspaceOwner.with_session(ledger)
     await owner.admit(*(f"r{index}" for index in range(50)))
@@ -41,7 +41,7 @@ async def _made(data_dir: Path) -> Path:
     return data_dir / "holdfast.db"
 
 
-async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+async def test_files_are_private(tmp_path: Path) -> None:
     data_dir = tmp_path / "deep" / "data"
     ledger = SqliteLedger(data_dir)
     await WorkspaceOwner.with_session(ledger)
@@ -64,7 +64,7 @@ async def test_a_second_server_is_refused(tmp_path: Path) -> None:
     await SqliteLedger(tmp_path).close()
 
 
-async def test_the_same_process_is_refused_too(tmp_path: Path) -> None:
+async def test_second_open_in_the_same_process_is_refused(tmp_path: Path) -> None:
     first = SqliteLedger(tmp_path)
     with pytest.raises(DataDirectoryBusy, match=str(os.getpid())):
         SqliteLedger(tmp_path)
@@ -72,7 +72,7 @@ async def test_the_same_process_is_refused_too(tmp_path: Path) -> None:
     await SqliteLedger(tmp_path).close()
 
 
-async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+async def test_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageUnavailable, match="file"):
         SqliteLedger(tmp_path / "file")
@@ -81,7 +81,7 @@ async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a sentence: what the log says is shown to whoever wanted a server started."""
+    """The log is shown to the user who starts the server."""
 
     def refused(path: Path, _: str | None) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -92,7 +92,7 @@ def test_a_directory_that_cannot_be_written_is_named(
     assert caplog.text == ""
 
 
-def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_directory_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailable, match=r"not valid UTF-8.*--data-dir"):
         SqliteLedger(tmp_path / "a\udcff")
     assert list(tmp_path.iterdir()) == []
@@ -114,7 +114,7 @@ def _cut_within_the_header(path: Path) -> None:
     os.truncate(path, 50)
 
 
-def _scribbled(path: Path) -> None:
+def _overwritten(path: Path) -> None:
     body = bytearray(path.read_bytes())
     for start in range(4096, len(body), 4096):
         body[start + 3 : start + 200] = b"\xa5" * 197
@@ -173,7 +173,7 @@ def _lowered(version: int) -> Callable[[Path], None]:
 async def test_a_database_with_other_tables_than_its_format_is_refused(
     spoil: Callable[[Path], None], said: str, tmp_path: Path
 ) -> None:
-    path = await _made(tmp_path)
+    path = await _closed_database(tmp_path)
     spoil(path)
     before = _contents(tmp_path)
     with pytest.raises(DatabaseDamaged, match=said):
@@ -188,16 +188,16 @@ async def test_a_database_with_other_tables_than_its_format_is_refused(
         (_empty, DatabaseDamaged),
         (_cut, DatabaseDamaged),
         (_cut_within_the_header, DatabaseDamaged),
-        (_scribbled, DatabaseDamaged),
+        (_overwritten, DatabaseDamaged),
         (_foreign, DatabaseDamaged),
         (_anonymous, DatabaseDamaged),
         (_newer, DatabaseTooNew),
     ],
 )
-async def test_what_is_not_ours_is_left_untouched(
+async def test_foreign_files_are_not_changed(
     spoil: Callable[[Path], None], error: type[StorageError], tmp_path: Path
 ) -> None:
-    path = await _made(tmp_path)
+    path = await _closed_database(tmp_path)
     spoil(path)
     before = _contents(tmp_path)
     for _ in range(2):
@@ -209,8 +209,8 @@ async def test_what_is_not_ours_is_left_untouched(
 
 
 async def test_a_newer_database_with_unfinished_writes_is_left_untouched(tmp_path: Path) -> None:
-    """After a crash the version may stand in the write-ahead log only."""
-    path = await _made(tmp_path / "first")
+    """After a crash the version may be in the write-ahead log only."""
+    path = await _closed_database(tmp_path / "first")
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("PRAGMA user_version = 9999")
         wal = path.with_name("holdfast.db-wal").read_bytes()
@@ -230,8 +230,8 @@ def _contents(data_dir: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in data_dir.iterdir() if path.name != "lock"}
 
 
-async def test_a_log_of_writes_never_meets_another_database(tmp_path: Path) -> None:
-    path = await _made(tmp_path)
+async def test_write_ahead_log_is_not_applied_to_another_database(tmp_path: Path) -> None:
+    path = await _closed_database(tmp_path)
     path.rename(tmp_path / "away")
     path.with_name("holdfast.db-wal").write_bytes(b"of the old one")
     before = _contents(tmp_path)
@@ -240,15 +240,15 @@ async def test_a_log_of_writes_never_meets_another_database(tmp_path: Path) -> N
     assert _contents(tmp_path) == before
 
 
-async def test_an_unfinished_creation_is_begun_anew(tmp_path: Path) -> None:
+async def test_unfinished_creation_is_started_again(tmp_path: Path) -> None:
     (tmp_path / "holdfast.db.new").write_bytes(b"half a")
-    path = await _made(tmp_path)
+    path = await _closed_database(tmp_path)
     assert path.exists()
     assert not (tmp_path / "holdfast.db.new").exists()
 
 
-async def test_a_refused_directory_can_be_used_when_it_is_repaired(tmp_path: Path) -> None:
-    path = await _made(tmp_path)
+async def test_refused_directory_can_be_used_after_a_repair(tmp_path: Path) -> None:
+    path = await _closed_database(tmp_path)
     good = path.read_bytes()
     _garbage(path)
     with pytest.raises(DatabaseDamaged):

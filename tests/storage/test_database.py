@@ -1,4 +1,4 @@
-"""The real database: its group commit, its failures, its end."""
+"""The SQLite ledger: group commit, failures, closing."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ UNSYNCED = Write((PATCH,), sync=False)
 
 
 @asynccontextmanager
-async def opened(
+async def open_ledger(
     data_dir: Path, *, probe: Callable[[str], None] | None = None, vfs: str | None = None
 ) -> AsyncIterator[SqliteLedger]:
     ledger = SqliteLedger(data_dir, probe=probe, vfs=vfs)
@@ -36,7 +36,7 @@ async def opened(
 
 
 class Gate:
-    """Holds the writer at a point until it is opened, and writes down what it passes."""
+    """Holds the writer at a point until it is opened, and records the points it passes."""
 
     def __init__(self) -> None:
         self.points: list[str] = []
@@ -60,9 +60,9 @@ class Gate:
         assert await asyncio.to_thread(self.reached.wait, 20)
 
 
-async def test_batches_that_wait_are_committed_together(tmp_path: Path) -> None:
+async def test_waiting_batches_are_committed_together(tmp_path: Path) -> None:
     gate = Gate()
-    async with opened(tmp_path, probe=gate) as ledger:
+    async with open_ledger(tmp_path, probe=gate) as ledger:
         owners = [await WorkspaceOwner.open(ledger, f"/{index}") for index in range(3)]
         for owner in owners:
             await owner.do(CreateSession(session("s")))
@@ -82,7 +82,7 @@ async def test_batches_that_wait_are_committed_together(tmp_path: Path) -> None:
 async def test_only_groups_with_a_synced_write_are_synced(tmp_path: Path) -> None:
     disk = FaultyDisk("counting")
     gate = Gate()
-    async with opened(tmp_path, vfs=disk.name, probe=gate) as ledger:
+    async with open_ledger(tmp_path, vfs=disk.name, probe=gate) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         disk.syncs.clear()
         await owner.batch(UNSYNCED)
@@ -102,7 +102,7 @@ async def test_only_groups_with_a_synced_write_are_synced(tmp_path: Path) -> Non
 
 
 async def test_the_writer_sets_synchronous_for_each_group(tmp_path: Path) -> None:
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
 
         def level(connection: apsw.Connection) -> object:
             return connection.pragma("synchronous")
@@ -111,22 +111,22 @@ async def test_the_writer_sets_synchronous_for_each_group(tmp_path: Path) -> Non
         assert levels == [2, 1, 1, 2]
 
 
-async def test_what_is_not_synced_is_lost_with_the_power(tmp_path: Path) -> None:
-    """Shows that the power cut of the conformance suite takes something away."""
+async def test_unsynced_writes_are_lost_with_the_power(tmp_path: Path) -> None:
+    """Shows that the power cut of the conformance suite has an effect."""
     disk = FaultyDisk("power")
-    async with opened(tmp_path / "before", vfs=disk.name) as ledger:
+    async with open_ledger(tmp_path / "before", vfs=disk.name) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         await owner.batch(UNSYNCED)
         assert len(await owner.events()) == 2
         (tmp_path / "after").mkdir()
         for name in ("holdfast.db", "holdfast.db-wal"):
             (tmp_path / "after" / name).write_bytes(disk.synced[name])
-    async with opened(tmp_path / "after") as ledger:
+    async with open_ledger(tmp_path / "after") as ledger:
         assert len(await ledger.events_after(owner.id, 0, 10)) == 1
 
 
 async def test_the_database_refuses_a_second_end(tmp_path: Path) -> None:
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         await owner.admit("r1")
         await owner.do(EndRun(RunId("r1"), "completed", 9))
@@ -138,7 +138,7 @@ async def test_the_database_refuses_a_second_end(tmp_path: Path) -> None:
 
 async def test_one_batch_that_cannot_be_stored_does_not_harm_the_others(tmp_path: Path) -> None:
     gate = Gate()
-    async with opened(tmp_path, probe=gate) as ledger:
+    async with open_ledger(tmp_path, probe=gate) as ledger:
         owner, other = await WorkspaceOwner.with_session(ledger), await WorkspaceOwner.open(ledger, "/other")
         await other.do(CreateSession(session("s")))
         gate.shut()
@@ -157,9 +157,9 @@ async def test_one_batch_that_cannot_be_stored_does_not_harm_the_others(tmp_path
         assert (await ledger.last_batch(owner.id, owner.epoch))[0] == owner.ticket - 1
 
 
-async def test_a_disk_that_refuses_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     disk = FaultyDisk("refusing")
-    async with opened(tmp_path, vfs=disk.name) as ledger:
+    async with open_ledger(tmp_path, vfs=disk.name) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         before = await owner.all()
 
@@ -170,16 +170,16 @@ async def test_a_disk_that_refuses_a_write_leaves_nothing_behind(tmp_path: Path)
         for _ in range(3):
             with pytest.raises(StorageUnavailable, match="disk is full") as caught:
                 await owner.batch(SYNCED)
-            _tells_nothing_of_sql(caught.value)
+            _hides_sql(caught.value)
             assert await owner.all() == before
         disk.on_write = lambda _name: None
         await owner.batch(SYNCED)
         assert len(await owner.events()) == 2
 
 
-async def test_a_commit_that_breaks_is_unknown_and_can_be_looked_up(tmp_path: Path) -> None:
+async def test_interrupted_commit_is_unknown_and_can_be_queried(tmp_path: Path) -> None:
     disk = FaultyDisk("breaking")
-    async with opened(tmp_path, vfs=disk.name) as ledger:
+    async with open_ledger(tmp_path, vfs=disk.name) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
 
         def break_(_name: str) -> None:
@@ -188,7 +188,7 @@ async def test_a_commit_that_breaks_is_unknown_and_can_be_looked_up(tmp_path: Pa
         disk.on_sync = break_
         with pytest.raises(StorageUnknown) as caught:
             await owner.batch(SYNCED)
-        _tells_nothing_of_sql(caught.value)
+        _hides_sql(caught.value)
         disk.on_sync = lambda _name: None
         ticket, _ = await ledger.last_batch(owner.id, owner.epoch)
         assert ticket == owner.ticket - 1
@@ -197,7 +197,7 @@ async def test_a_commit_that_breaks_is_unknown_and_can_be_looked_up(tmp_path: Pa
 
 
 async def test_a_damaged_row_is_reported_as_damage(tmp_path: Path) -> None:
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         await owner.put(message("m"))
 
@@ -207,15 +207,15 @@ async def test_a_damaged_row_is_reported_as_damage(tmp_path: Path) -> None:
         await ledger.database.write(spoil, sync=True)
         with pytest.raises(DatabaseDamaged) as caught:
             await ledger.messages(owner.id, SessionId("s"))
-        _tells_nothing_of_sql(caught.value)
+        _hides_sql(caught.value)
 
 
-def _tells_nothing_of_sql(error: BaseException) -> None:
+def _hides_sql(error: BaseException) -> None:
     assert (error.__cause__, error.__context__) == (None, None)
     assert not any(word in str(error) for word in ("SQL", "INSERT", "SELECT", "Traceback"))
 
 
-async def test_closing_finishes_what_was_asked(tmp_path: Path) -> None:
+async def test_closing_completes_submitted_work(tmp_path: Path) -> None:
     gate = Gate()
     ledger = SqliteLedger(tmp_path, probe=gate)
     owner = await WorkspaceOwner.with_session(ledger)
@@ -233,7 +233,7 @@ async def test_closing_finishes_what_was_asked(tmp_path: Path) -> None:
         await owner.batch(SYNCED)
     with pytest.raises(StorageUnavailable, match="closed"):
         await ledger.bounds(owner.id)
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
         assert len(await ledger.events_after(owner.id, 0, 10)) == 3
 
 
@@ -241,8 +241,8 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def test_the_log_of_writes_does_not_grow_without_end(tmp_path: Path) -> None:
-    async with opened(tmp_path) as ledger:
+async def test_write_ahead_log_is_bounded(tmp_path: Path) -> None:
+    async with open_ledger(tmp_path) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         for index in range(40):
             await owner.do(*[PATCH] * 250, sync=False)
@@ -252,10 +252,10 @@ async def test_the_log_of_writes_does_not_grow_without_end(tmp_path: Path) -> No
         assert (tmp_path / "holdfast.db").stat().st_size > 1 << 20
 
 
-async def test_the_log_of_writes_has_room_before_it_is_needed(tmp_path: Path) -> None:
-    """A commit that lengthens the file waits for the file system's books too."""
+async def test_write_ahead_log_is_preallocated(tmp_path: Path) -> None:
+    """A commit that extends the file also waits for file system metadata."""
     wal = tmp_path / "holdfast.db-wal"
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         room = wal.stat().st_size
         assert room >= WAL_PAGES * 4_096
@@ -265,7 +265,7 @@ async def test_the_log_of_writes_has_room_before_it_is_needed(tmp_path: Path) ->
     assert not wal.exists()
 
 
-def test_room_is_taken_only_for_a_log_that_is_there(tmp_path: Path) -> None:
+def test_only_an_existing_write_ahead_log_is_preallocated(tmp_path: Path) -> None:
     preallocate_wal(tmp_path / "some.db")
     assert _names(tmp_path) == []
     wal = tmp_path / "some.db-wal"
@@ -277,10 +277,10 @@ def test_room_is_taken_only_for_a_log_that_is_there(tmp_path: Path) -> None:
     assert wal.stat().st_size == size
 
 
-async def test_answers_to_a_closed_loop_are_dropped(tmp_path: Path) -> None:
+async def test_replies_to_a_closed_event_loop_are_dropped(tmp_path: Path) -> None:
     """A loop that ended without waiting does not stop the writer for the others."""
     gate = Gate()
-    async with opened(tmp_path, probe=gate) as ledger:
+    async with open_ledger(tmp_path, probe=gate) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         gate.shut()
 
@@ -296,7 +296,7 @@ async def test_answers_to_a_closed_loop_are_dropped(tmp_path: Path) -> None:
 
 
 async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
         owners = [await WorkspaceOwner.open(ledger, f"/{index}") for index in range(4)]
 
         async def work(owner: WorkspaceOwner) -> None:
@@ -310,8 +310,8 @@ async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
             assert len(await ledger.open_runs(owner.id)) == 25
 
 
-async def test_an_interrupt_cancels_what_was_accepted_in_the_same_batch(tmp_path: Path) -> None:
-    async with opened(tmp_path) as ledger:
+async def test_interrupt_cancels_runs_accepted_in_the_same_batch(tmp_path: Path) -> None:
+    async with open_ledger(tmp_path) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         waiting = [Write((Admit(run(name), b"hash"),)) for name in ("r1", "r2")]
         last = msgspec.structs.replace(run("r3"), delivery="interrupt")
@@ -322,7 +322,7 @@ async def test_an_interrupt_cancels_what_was_accepted_in_the_same_batch(tmp_path
 
 
 async def test_a_message_that_changes_its_run_and_back_is_found_by_its_run(tmp_path: Path) -> None:
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
         owner = await WorkspaceOwner.with_session(ledger)
         first = msgspec.structs.replace(message("m"), run_id=RunId("r1"))
         other = msgspec.structs.replace(first, run_id=RunId("r2"))

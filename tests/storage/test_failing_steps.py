@@ -1,10 +1,11 @@
-"""Every system call of an opening, a commit, a deletion and a closing fails once: nothing is left behind, and whoever
-asks afterwards is answered.
+"""Every system call of opening, committing, deleting and closing fails once: nothing leaks, and later requests are
+answered.
 """
 
 import asyncio
 import logging
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -17,12 +18,12 @@ import pytest
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StorageError, StorageUnavailable
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import CreateSession, DeleteSession
-from holdfast.runtime.services import ServerServices
+from holdfast.runtime.server_services import ServerServices
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.storage import database, schema
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, session
-from storage.faults import Fault, held, holds_more_than, points
+from storage.failing_calls import FailingCall, call_numbers, held_resources, holds_more_than
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def _quiet_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def absent(data: Path, vfs: str) -> None:
-    """There is no data directory yet."""
+    """No data directory exists yet."""
 
 
 def present(data: Path, vfs: str) -> None:
@@ -39,12 +40,18 @@ def present(data: Path, vfs: str) -> None:
 
 
 def crashed(data: Path, vfs: str) -> None:
-    """The log holds what the database does not: copied while a server ran."""
-    ledger = SqliteLedger(data.with_name("first"), vfs=vfs)
-    data.mkdir()
-    for name in ("holdfast.db", "holdfast.db-wal"):
-        (data / name).write_bytes((data.with_name("first") / name).read_bytes())
-    ledger.database.close()
+    """The log contains data that the database does not: copied while a server was running.
+
+    All attempts of a test start with the same copy. Two copies may differ, because the writer works meanwhile.
+    """
+    copy = data.parents[1] / "copy"
+    if not copy.exists():
+        ledger = SqliteLedger(copy.with_name("first"), vfs=vfs)
+        copy.mkdir()
+        for name in ("holdfast.db", "holdfast.db-wal"):
+            (copy / name).write_bytes((copy.with_name("first") / name).read_bytes())
+        ledger.database.close()
+    shutil.copytree(copy, data)
 
 
 def earlier(data: Path, vfs: str) -> None:
@@ -67,13 +74,13 @@ def in_the_writer() -> bool:
 
 
 @pytest.mark.parametrize("before", [absent, present, crashed, earlier], ids=lambda before: before.__name__)
-def test_an_opening_that_fails_leaves_nothing_open(before: Callable[[Path, str], None], tmp_path: Path) -> None:
-    def attempt(at: int) -> Fault:
+def test_failed_opening_leaves_nothing_open(before: Callable[[Path, str], None], tmp_path: Path) -> None:
+    def attempt(at: int) -> FailingCall:
         data = tmp_path / str(at) / "data"
         data.parent.mkdir()
-        fault = Fault(f"opening-{at}", at, in_this_thread())
+        fault = FailingCall(f"opening-{at}", at, in_this_thread())
         before(data, fault.disk.name)
-        empty = held()
+        empty = held_resources()
         with fault.armed():
             try:
                 ledger: SqliteLedger | None = SqliteLedger(data, vfs=fault.disk.name)
@@ -88,16 +95,16 @@ def test_an_opening_that_fails_leaves_nothing_open(before: Callable[[Path, str],
         return fault
 
     calls = attempt(0).calls
-    failed = {attempt(at).failed for at in points(calls)}
+    failed = {attempt(at).failed for at in call_numbers(calls)}
     assert failed == set(calls)
     assert {"open", "thread", "listen", "fstat", "pread"} <= failed
 
 
-async def test_the_writer_goes_on_whatever_call_has_failed(tmp_path: Path) -> None:
+async def test_writer_continues_after_any_failed_call(tmp_path: Path) -> None:
     """Each request is answered, with a result or an error, and a later one is stored."""
 
-    async def attempt(at: int) -> Fault:
-        fault = Fault(f"writing-{at}", at, in_the_writer)
+    async def attempt(at: int) -> FailingCall:
+        fault = FailingCall(f"writing-{at}", at, in_the_writer)
         ledger = SqliteLedger(tmp_path / str(at), vfs=fault.disk.name)
         async with asyncio.timeout(20):
             await work(ledger, fault)
@@ -107,12 +114,12 @@ async def test_the_writer_goes_on_whatever_call_has_failed(tmp_path: Path) -> No
         return fault
 
     calls = (await attempt(0)).calls
-    failed = {(await attempt(at)).failed for at in points(calls)}
+    failed = {(await attempt(at)).failed for at in call_numbers(calls)}
     assert {"stat", "pread", "sync holdfast.db-wal", "write holdfast.db-wal", "truncate holdfast.db-wal"} <= failed
 
 
-async def work(ledger: SqliteLedger, fault: Fault) -> None:
-    """Everything the writer does: a commit, a deletion, and what comes between."""
+async def work(ledger: SqliteLedger, fault: FailingCall) -> None:
+    """Exercise the writer: a commit, a deletion, and the maintenance between them."""
     owner = await WorkspaceOwner.with_session(ledger, "s", "gone")
     with fault.armed():
         for deed in (lambda: owner.admit("r1"), lambda: owner.do(DeleteSession(SessionId("gone")))):
@@ -122,11 +129,11 @@ async def work(ledger: SqliteLedger, fault: Fault) -> None:
                 owner.ticket = (await ledger.last_batch(owner.id, owner.epoch))[0]
 
 
-async def test_a_closing_that_fails_lets_go_of_everything(tmp_path: Path) -> None:
-    async def attempt(at: int) -> Fault:
+async def test_failed_closing_releases_everything(tmp_path: Path) -> None:
+    async def attempt(at: int) -> FailingCall:
         data = tmp_path / str(at)
-        fault = Fault(f"closing-{at}", at)
-        empty = held()
+        fault = FailingCall(f"closing-{at}", at)
+        empty = held_resources()
         ledger = SqliteLedger(data, vfs=fault.disk.name)
         owner = await WorkspaceOwner.with_session(ledger)
         await owner.admit("r1")
@@ -139,12 +146,12 @@ async def test_a_closing_that_fails_lets_go_of_everything(tmp_path: Path) -> Non
         return fault
 
     calls = (await attempt(0)).calls
-    failed = {(await attempt(at)).failed for at in points(calls)}
+    failed = {(await attempt(at)).failed for at in call_numbers(calls)}
     assert {"stat", "sync holdfast.db", "write holdfast.db"} <= failed
 
 
-class Held:
-    """Work of a storage thread that does not end before it is let."""
+class HeldWork:
+    """Work of a storage thread that does not end before the test releases it."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -157,7 +164,7 @@ class Held:
 
 
 async def write_until_refused(ledger: SqliteLedger) -> None:
-    """Waits for no answer: those that were accepted come when the thread goes on."""
+    """Submit writes without waiting; the accepted ones are answered when the thread continues."""
     while True:
         asked = asyncio.gather(ledger.database.write(lambda _: None, sync=False))
         for _ in range(5):
@@ -168,9 +175,9 @@ async def write_until_refused(ledger: SqliteLedger) -> None:
 
 @pytest.mark.parametrize("writes", [True, False])
 async def test_closing_waits_for_a_thread_that_is_at_work(tmp_path: Path, *, writes: bool) -> None:
-    """Until it has ended, nothing more is accepted and no other server starts; then everything is released."""
-    empty = held()
-    ledger, job = SqliteLedger(tmp_path), Held()
+    """Until the thread has ended, no work is accepted and no other server starts; then everything is released."""
+    empty = held_resources()
+    ledger, job = SqliteLedger(tmp_path), HeldWork()
     working = asyncio.gather(ledger.database.write(job, sync=True) if writes else ledger.database.read(job))
     assert await asyncio.to_thread(job.reached.wait, 20)
     closer = threading.Thread(target=ledger.database.close)
@@ -191,11 +198,11 @@ async def test_closing_waits_for_a_thread_that_is_at_work(tmp_path: Path, *, wri
 async def test_closing_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, writes: bool
 ) -> None:
-    """A thread that does not end keeps the files, and no other server starts; whoever closes goes on."""
-    empty = held()
+    """A thread that does not end keeps the files, and no other server starts; the close itself returns."""
+    empty = held_resources()
     caplog.set_level(logging.ERROR, "holdfast.storage")
     monkeypatch.setattr(database, "CLOSE_TIMEOUT", 0.01)
-    ledger, job = SqliteLedger(tmp_path), Held()
+    ledger, job = SqliteLedger(tmp_path), HeldWork()
     working = asyncio.gather(ledger.database.write(job, sync=True) if writes else ledger.database.read(job))
     assert await asyncio.to_thread(job.reached.wait, 20)
     async with asyncio.timeout(20):
@@ -216,17 +223,17 @@ async def test_closing_does_not_wait_for_ever(
 
 
 async def test_every_reader_has_its_files_open_from_the_start(tmp_path: Path) -> None:
-    """A directory that is moved later does not fail the first read of a thread that has not read yet."""
+    """A directory that is moved later does not fail the first read of an idle thread."""
     ledger = SqliteLedger(tmp_path / "data")
     owner = await WorkspaceOwner.with_session(ledger)
     (tmp_path / "data").rename(tmp_path / "away")
     together = threading.Barrier(2, timeout=20)
 
-    def look(connection: apsw.Connection) -> object:
+    def read_files(connection: apsw.Connection) -> object:
         together.wait()
         return connection.execute("SELECT count(*) FROM sessions").fetchall()
 
-    found = await asyncio.gather(ledger.database.read(look), ledger.database.read(look))
+    found = await asyncio.gather(ledger.database.read(read_files), ledger.database.read(read_files))
     assert [*found] == [[(1,)], [(1,)]]
     (tmp_path / "away").rename(tmp_path / "data")
     await owner.admit("r1")
@@ -237,14 +244,14 @@ def test_services_that_cannot_be_constructed_release_the_store(tmp_path: Path, m
     def refuse(*_: object) -> None:
         raise RuntimeError("no web")
 
-    monkeypatch.setattr("holdfast.runtime.services.WebClient", refuse)
-    empty = held()
+    monkeypatch.setattr("holdfast.runtime.server_services.WebClient", refuse)
+    empty = held_resources()
     with pytest.raises(RuntimeError, match="no web"):
         ServerServices(tmp_path)
     assert not holds_more_than(empty)
 
 
-async def test_a_server_whose_port_is_taken_releases_store_and_sockets(
+async def test_server_whose_port_is_in_use_releases_store_and_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.server.serve.deny_tracing", lambda: None)
@@ -253,9 +260,9 @@ async def test_a_server_whose_port_is_taken_releases_store_and_sockets(
         taken.listen()
         options = ServerOptions(tmp_path / "data", tmp_path / "run" / "socket", tcp=taken.getsockname())
         await asyncio.to_thread(int)
-        empty = held()
+        empty = held_resources()
         with pytest.raises(HoldfastError):
             await serve(options)
-        assert not [name for name in held()[0] if str(tmp_path) in name]
-        assert len(held()[0]) <= len(empty[0])
+        assert not [name for name in held_resources()[0] if str(tmp_path) in name]
+        assert len(held_resources()[0]) <= len(empty[0])
     SqliteLedger(tmp_path / "data").database.close()

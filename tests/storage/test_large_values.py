@@ -1,4 +1,4 @@
-"""R11: what was large does not stay in memory once it is stored or read."""
+"""R11: large values do not stay in memory once they are stored or read."""
 
 import weakref
 from contextlib import closing
@@ -30,7 +30,7 @@ from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.gates import until
 
 HUGE = "x" * 20_000_000
-MOST = 10_000_000
+MAX_GROWTH = 10_000_000
 """The caches of all connections together need about six."""
 
 STORED: list[Operation] = [
@@ -50,29 +50,29 @@ STORED: list[Operation] = [
 ]
 
 
-async def test_r11_no_statement_keeps_what_was_bound_to_it(tmp_path: Path) -> None:
+async def test_r11_no_statement_keeps_its_bound_values(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path)
     owner = await WorkspaceOwner.with_session(ledger)
     for operation in STORED:
         await owner.do(operation)
-        assert apsw.memory_used() < MOST, type(operation).__name__
+        assert apsw.memory_used() < MAX_GROWTH, type(operation).__name__
     await ledger.snapshot(owner.id, SessionId("s"))
     await ledger.events_after(owner.id, 0, 100)
-    assert apsw.memory_used() < MOST
+    assert apsw.memory_used() < MAX_GROWTH
     await ledger.close()
 
 
-class Answer:
-    """Something that can be seen to go."""
+class TrackedResult:
+    """A result whose deletion can be observed."""
 
 
 @pytest.mark.parametrize("writes", [True, False])
-async def test_r11_no_thread_keeps_its_last_answer(tmp_path: Path, *, writes: bool) -> None:
+async def test_r11_no_thread_keeps_its_last_result(tmp_path: Path, *, writes: bool) -> None:
     with closing(Database.open(tmp_path)) as database:
 
-        def work(_: apsw.Connection) -> Answer:
-            return Answer()
+        def work(_: apsw.Connection) -> TrackedResult:
+            return TrackedResult()
 
         answer = weakref.ref(await (database.write(work, sync=False) if writes else database.read(work)))
-        # An answer comes before the thread is done with it.
+        # The reply arrives before the thread is done with the job.
         await until(lambda: answer() is None)

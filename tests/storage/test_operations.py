@@ -1,4 +1,4 @@
-"""Every operation in every state of what it names: refused, or done with this effect. For both stores.
+"""Every operation in every state of its subject: refused, or executed with the given effect. For both stores.
 
 The tables are complete: an operation, a state of a run or a reason of refusal without a row fails.
 """
@@ -75,19 +75,19 @@ STATES: dict[str, tuple[Operation, ...]] = {
     ),
     "ended": (Admit(run(NAME), b""), EndRun(RunId(NAME), "completed", 1)),
 }
-"""How a run comes to each state."""
+"""How a run reaches each state."""
 
 WAITING = ("accepted", "waiting", "marked")
 UNTOUCHED: typing.Literal["untouched"] = "untouched"
-Fate = RefusalReason | typing.Literal["untouched"] | dict[str, object]
-"""Refused; nothing is stored or said; or the fields that are changed."""
+Result = RefusalReason | typing.Literal["untouched"] | dict[str, object]
+"""Refused; no effect and no event; or the changed fields."""
 
 
-def every(states: Iterable[str], fate: Fate) -> dict[str, Fate]:
-    return {state: fate for state in states}
+def every(states: Iterable[str], result: Result) -> dict[str, Result]:
+    return {state: result for state in states}
 
 
-REFUSED_TO_START: dict[str, Fate] = {
+REFUSED_TO_START: dict[str, Result] = {
     "unknown": "unknown_run",
     "active": "already_started",
     "cancelling": "already_started",
@@ -95,11 +95,11 @@ REFUSED_TO_START: dict[str, Fate] = {
     "ended": "already_ended",
 }
 NOT_WAITING = every(("unknown", "active", "cancelling", "folded", "ended"), "not_waiting")
-GONE: dict[str, Fate] = {"unknown": "unknown_run", "ended": "already_ended"}
+GONE: dict[str, Result] = {"unknown": "unknown_run", "ended": "already_ended"}
 OPEN = ("accepted", "waiting", "marked", "active", "cancelling", "folded")
 ID = RunId(NAME)
 MARK: dict[str, object] = {"cancel_requested": True, "cancelled_by": "me"}
-MARKED: dict[str, Fate] = {
+MARKED: dict[str, Result] = {
     "accepted": MARK,
     "waiting": MARK,
     "marked": UNTOUCHED,
@@ -113,7 +113,7 @@ ENDED: dict[str, object] = {
     "state": "ended", "outcome": "failed", "ended_at": 9, "error": "why", "message_id": "m", "model_unreachable": True,
 }  # fmt: skip
 
-FATES: dict[Operation, dict[str, Fate]] = {
+FATES: dict[Operation, dict[str, Result]] = {
     StartRun(ID, 7): {
         **REFUSED_TO_START,
         "accepted": {"state": "active", "started_at": 7},
@@ -145,12 +145,12 @@ ELSEWHERE = {
     Admit, RemoveRun, PutMessage, GrowMessage, DeleteMessage, CreateSession, PatchSession, DeleteSession, AddFile,
     MarkRead, Announce, CloseRequest,
 }  # fmt: skip
-"""Have tables of their own below."""
+"""These have tables of their own below."""
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
-    """One store for all tests of this module: each has a workspace of its own."""
+    """One store for all tests of this module: each test has a workspace of its own."""
     if request.param == "memory":
         yield MemoryLedger()
         return
@@ -171,7 +171,7 @@ def test_every_operation_and_state_has_a_row() -> None:
 
 
 async def fresh_session(owner: WorkspaceOwner, *operations: Operation) -> None:
-    """A session "s" in this state, and nothing else: runs of an earlier one are ended and gone."""
+    """Create session "s" in this state: runs of an earlier one are ended and deleted."""
     for item in await owner.ledger.open_runs(owner.id):
         await owner.do(EndRun(item.run_id, "failed", 1), sync=False)
     for item in await owner.ledger.runs(owner.id, None, 99, 0):
@@ -181,8 +181,8 @@ async def fresh_session(owner: WorkspaceOwner, *operations: Operation) -> None:
     await owner.do(CreateSession(session("s")), *operations, sync=False)
 
 
-def named(operation: Operation, number: int) -> Operation:
-    """The same operation on runs of other names: an id is used once."""
+def renamed(operation: Operation, number: int) -> Operation:
+    """Return the same operation on runs with other names: an id is used once."""
     changes: dict[str, object] = {}
     for field in operation.__struct_fields__:
         value = getattr(operation, field)
@@ -197,29 +197,29 @@ def named(operation: Operation, number: int) -> Operation:
 
 @pytest.mark.parametrize("operation", FATES, ids=lambda operation: type(operation).__name__)
 async def test_a_run_in_every_state(operation: Operation, owner: WorkspaceOwner) -> None:
-    for number, (state, fate) in enumerate(FATES[operation].items()):
-        await fresh_session(owner, *(named(step, number) for step in STATES[state]))
+    for number, (state, result) in enumerate(FATES[operation].items()):
+        await fresh_session(owner, *(renamed(step, number) for step in STATES[state]))
         record = await owner.ledger.run(owner.id, RunId(f"{NAME}{number}"))
         newest = (await owner.ledger.bounds(owner.id))[1]
-        (answer,) = await owner.batch(Write((named(operation, number),), sync=False))
+        (answer,) = await owner.batch(Write((renamed(operation, number),), sync=False))
         after = await owner.ledger.run(owner.id, RunId(f"{NAME}{number}"))
         said = [event for _, event in await owner.events(newest)]
-        if isinstance(fate, str):
+        if isinstance(result, str):
             assert after == record, state
             assert f'"{NAME}{number}"' not in str([msgspec.json.encode(event) for event in said]), state
-            assert isinstance(answer, Receipt) if fate == UNTOUCHED else answer == Refusal(fate), state
+            assert isinstance(answer, Receipt) if result == UNTOUCHED else answer == Refusal(result), state
             continue
         assert record is not None
-        assert after == msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, **fate)), state
+        assert after == msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, **result)), state
         assert isinstance(answer, Receipt), state
         assert [entry.event for entry in answer.entries] == said
         assert about(said, after.run) == [after.run.run_id], state
 
 
-def about(said: list[DurableEvent], stored: Run) -> list[str]:
-    """Which runs are said to be as they are stored now, or to have ended."""
+def about(published: list[DurableEvent], stored: Run) -> list[str]:
+    """Return the runs that are published as they are stored now, or as ended."""
     found: list[str] = []
-    for event in said:
+    for event in published:
         if isinstance(event, RunEvent):
             payload = event.change.object
             if payload.run_id == stored.run_id:
@@ -239,17 +239,17 @@ def about(said: list[DurableEvent], stored: Run) -> list[str]:
 
 
 DELIVERIES: dict[Delivery, bool] = {"queue": True, "steer": True, "interrupt": True, "reject": False}
-"""And whether it is admitted while the session has a run without an end."""
+"""The state, and whether the prompt is admitted while the session has a run without an end."""
 
 
-async def test_an_admission_by_delivery_and_what_is_ahead(owner: WorkspaceOwner) -> None:
+async def test_admission_by_delivery_and_queue_state(owner: WorkspaceOwner) -> None:
     assert set(DELIVERIES) == set(typing.get_args(Delivery))
     number = 0
     for state, steps in STATES.items():
         ahead = {"unknown": 0, "ended": 0, "waiting": 2, "folded": 1}.get(state, 1)
         for delivery, is_admitted in DELIVERIES.items():
             number += 1
-            await fresh_session(owner, *(named(step, number) for step in steps))
+            await fresh_session(owner, *(renamed(step, number) for step in steps))
             asked = msgspec.structs.replace(run(f"new{number}"), delivery=delivery)
             (answer,) = await owner.batch(Write((Admit(asked, b"hash"),), sync=False))
             case = (state, delivery)
@@ -267,7 +267,7 @@ async def test_an_admission_by_delivery_and_what_is_ahead(owner: WorkspaceOwner)
                 assert not any(item.cancel_requested for item in others), case
 
 
-async def test_a_taken_id_comes_before_an_unknown_session_and_that_before_busy(owner: WorkspaceOwner) -> None:
+async def test_refusal_precedence_is_used_id_then_unknown_session_then_busy(owner: WorkspaceOwner) -> None:
     await owner.do(CreateSession(session("s")), Admit(run("r"), b""), sync=False)
     rejecting = msgspec.structs.replace(run("other", session="nowhere"), delivery="reject")
     assert await owner.refused(Admit(run("r", session="nowhere"), b"")) == "run_exists"
@@ -276,8 +276,8 @@ async def test_a_taken_id_comes_before_an_unknown_session_and_that_before_busy(o
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_removed_interrupt_gives_back_what_it_marked(state: str, owner: WorkspaceOwner) -> None:
-    """Whatever became of the others meanwhile; one that has ended stays as it is."""
+async def test_removed_interrupt_clears_its_cancel_marks(state: str, owner: WorkspaceOwner) -> None:
+    """Whatever happened to the other runs meanwhile; an ended run is unchanged."""
     await fresh_session(owner, *STATES[state])
     before = await owner.ledger.run(owner.id, ID)
     await owner.do(Admit(msgspec.structs.replace(run("new"), delivery="interrupt"), b""), sync=False)
@@ -311,7 +311,7 @@ SESSIONS: list[tuple[Callable[[SessionId], Operation], RefusalReason | None]] = 
 
 
 @pytest.mark.parametrize("place", range(len(SESSIONS)))
-async def test_a_session_that_does_not_exist(place: int, owner: WorkspaceOwner) -> None:
+async def test_operations_on_a_missing_session(place: int, owner: WorkspaceOwner) -> None:
     make, reason = SESSIONS[place]
     operation = make(SessionId("missing"))
     await owner.do(CreateSession(session("s")), sync=False)
@@ -327,7 +327,7 @@ async def test_a_session_that_does_not_exist(place: int, owner: WorkspaceOwner) 
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("place", ["s", "child", "grandchild"])
-async def test_a_family_with_an_open_run_is_not_deleted(state: str, place: str, owner: WorkspaceOwner) -> None:
+async def test_session_tree_with_an_open_run_is_not_deleted(state: str, place: str, owner: WorkspaceOwner) -> None:
     await owner.do(
         CreateSession(session("s")),
         CreateSession(session("child", parent="s")),
@@ -364,17 +364,17 @@ ASKED: dict[str, ApprovalEvent] = {
 }
 
 
-def notified(*, granted: bool, denied: bool, name: str = "p") -> PermissionNotificationEvent:
+def permission_notification(*, granted: bool, denied: bool, name: str = "p") -> PermissionNotificationEvent:
     return PermissionNotificationEvent(
         Change("created", PermissionNotification(ToolCallId("c"), granted=granted, denied=denied, id=name))
     )
 
 
 CLOSING: dict[str, tuple[PermissionNotificationEvent | QuestionNotificationEvent, bool]] = {
-    "granted": (notified(granted=True, denied=False), True),
-    "denied": (notified(granted=False, denied=True), True),
-    "pending": (notified(granted=False, denied=False), False),
-    "another": (notified(granted=True, denied=False, name="q"), False),
+    "granted": (permission_notification(granted=True, denied=False), True),
+    "denied": (permission_notification(granted=False, denied=True), True),
+    "pending": (permission_notification(granted=False, denied=False), False),
+    "another": (permission_notification(granted=True, denied=False, name="q"), False),
     "answered": (QuestionNotificationEvent(Change("created", QuestionNotification("p", SessionId("s"), "c1"))), True),
     "another batch": (
         QuestionNotificationEvent(Change("created", QuestionNotification("q", SessionId("s"), "c1"))),
@@ -387,7 +387,7 @@ CLOSING: dict[str, tuple[PermissionNotificationEvent | QuestionNotificationEvent
 @pytest.mark.parametrize("answer", CLOSING)
 @pytest.mark.parametrize("asked", ASKED)
 async def test_a_request_is_closed_once(asked: str, answer: str, owner: WorkspaceOwner, *, announced: bool) -> None:
-    """By the first answer that names it, whether it is announced or asked for; other answers leave it open."""
+    """By the first answer that names it, published or queried; other answers leave it open."""
     event, closes = CLOSING[answer]
     await owner.do(CreateSession(session("s")), Announce(ASKED[asked]), sync=False)
     if announced or closes:
@@ -402,7 +402,7 @@ async def test_a_request_is_closed_once(asked: str, answer: str, owner: Workspac
         await owner.do(last, sync=False)
 
 
-def test_every_refusal_is_seen() -> None:
-    seen = {fate for fates in FATES.values() for fate in fates.values() if isinstance(fate, str)} - {UNTOUCHED}
+def test_every_refusal_reason_is_covered() -> None:
+    seen = {result for fates in FATES.values() for result in fates.values() if isinstance(result, str)} - {UNTOUCHED}
     elsewhere = {"run_exists", "session_exists", "unknown_session", "already_closed", "busy"}
     assert seen | elsewhere == set(typing.get_args(RefusalReason))

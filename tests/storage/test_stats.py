@@ -1,4 +1,4 @@
-"""What is counted of messages, sessions and runs."""
+"""Statistics of messages, sessions and runs."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from holdfast.testing.conformance import WorkspaceOwner, run, session
 
 
 @pytest.mark.parametrize(("reason", "seconds"), [("end_turn", 7), ("tool_use", 7), ("canceled", 0), ("error", 0)])
-def test_an_answer_that_was_cut_says_nothing_about_how_long_answers_take(reason: FinishReason, seconds: int) -> None:
+def test_interrupted_response_is_not_counted_in_response_times(reason: FinishReason, seconds: int) -> None:
     parts = (TextPart(Text("so")), FinishPart(Finish(reason, 1_007)))
     message = Message(parts, MessageId("m"), "assistant", SessionId("s"), "big", "acme", 1_000, 1_007)
     tally = _StatsBuilder(0)
@@ -41,7 +41,7 @@ MONDAY = 1_699_833_600
 HOUR = 3_600
 
 
-def said(
+def message_at(
     name: str, role: Role, at: int, *parts: Part, session: str = "s", model: str = "big", provider: str = "acme"
 ) -> PutMessage:
     return PutMessage(Message(parts, MessageId(name), role, SessionId(session), model, provider, at, at))
@@ -60,7 +60,7 @@ def some_session(name: str, at: int, cost: float, *, parent: str = "") -> Create
     return CreateSession(msgspec.structs.replace(made, prompt_tokens=10, completion_tokens=3))
 
 
-def accepted(name: str, at: int) -> Admit:
+def admission(name: str, at: int) -> Admit:
     return Admit(msgspec.structs.replace(run(name), accepted_at=at * 1000), b"")
 
 
@@ -68,33 +68,33 @@ HERE: tuple[Operation, ...] = (
     some_session("s", MONDAY + 23 * HOUR, 0.5),
     some_session("child", MONDAY, 0.25, parent="s"),
     some_session("free", MONDAY, 0.0),
-    said("u1", "user", MONDAY + 23 * HOUR),
-    said("u2", "user", MONDAY + 25 * HOUR),
-    said("a1", "assistant", 1_000, call("bash"), call("view"), call("bash"), ended_at(1_004)),
-    said("a2", "assistant", 1_000, ended_at(1_002, "tool_use")),
-    said("a3", "assistant", 1_000, ended_at(1_090, "canceled")),
-    said("a4", "assistant", 1_000, ended_at(999)),
-    said("a5", "assistant", 1_000, call("edit"), model="small", session="child"),
-    said("t1", "tool", 1_000, call("never"), ended_at(1_500)),
-    accepted("r1", MONDAY),
+    message_at("u1", "user", MONDAY + 23 * HOUR),
+    message_at("u2", "user", MONDAY + 25 * HOUR),
+    message_at("a1", "assistant", 1_000, call("bash"), call("view"), call("bash"), ended_at(1_004)),
+    message_at("a2", "assistant", 1_000, ended_at(1_002, "tool_use")),
+    message_at("a3", "assistant", 1_000, ended_at(1_090, "canceled")),
+    message_at("a4", "assistant", 1_000, ended_at(999)),
+    message_at("a5", "assistant", 1_000, call("edit"), model="small", session="child"),
+    message_at("t1", "tool", 1_000, call("never"), ended_at(1_500)),
+    admission("r1", MONDAY),
     StartRun(RunId("r1"), MONDAY * 1000),
     EndRun(RunId("r1"), "completed", MONDAY * 1000 + 3_000),
-    accepted("r2", MONDAY + 23 * HOUR),
+    admission("r2", MONDAY + 23 * HOUR),
     StartRun(RunId("r2"), 5_000),
     EndRun(RunId("r2"), "failed", 99_000),
-    accepted("r3", MONDAY + 24 * HOUR),
+    admission("r3", MONDAY + 24 * HOUR),
     EndRun(RunId("r3"), "completed", MONDAY * 1000),
-    accepted("r4", MONDAY + 24 * HOUR),
+    admission("r4", MONDAY + 24 * HOUR),
     StartRun(RunId("r4"), 7_000),
     EndRun(RunId("r4"), "completed", 12_000),
-    accepted("r5", MONDAY),
-    accepted("r6", MONDAY),
+    admission("r5", MONDAY),
+    admission("r6", MONDAY),
     StartRun(RunId("r6"), 1_000),
 )
 THERE: tuple[Operation, ...] = (
     some_session("s", MONDAY, 2.0),
-    said("a1", "assistant", 1_000, ended_at(1_010), provider="other"),
-    accepted("r1", MONDAY),
+    message_at("a1", "assistant", 1_000, ended_at(1_010), provider="other"),
+    admission("r1", MONDAY),
     EndRun(RunId("r1"), "cancelled", 5_000),
 )
 

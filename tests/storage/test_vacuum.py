@@ -1,4 +1,4 @@
-"""R11: what was deleted leaves the file again, and nobody waits for that."""
+"""R11: space of deleted content is released in the background."""
 
 import asyncio
 import shutil
@@ -19,12 +19,12 @@ from holdfast.testing.conformance import WorkspaceOwner, message, session
 from storage.faulty_disk import FaultyDisk
 
 SPARE_PAGES = 100
-PATIENCE = 20.0
+TIMEOUT = 20.0
 LONG = "x" * 200_000
 
 
 @pytest.fixture(autouse=True)
-def _little_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vacuum, "SPARE_PAGES", SPARE_PAGES)
 
 
@@ -35,8 +35,8 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
     await ledger.close()
 
 
-async def filled(ledger: SqliteLedger) -> WorkspaceOwner:
-    """A session that stays, between two that go; each message takes as much again in the log of events."""
+async def filled_ledger(ledger: SqliteLedger) -> WorkspaceOwner:
+    """One session that stays, between two that are deleted; each message takes the same space in the event log."""
     owner = await WorkspaceOwner.with_session(ledger)
     for name in ("early", "stays", "late"):
         await owner.do(CreateSession(session(name)))
@@ -51,16 +51,16 @@ async def empty(owner: WorkspaceOwner) -> None:
 
 
 def pages(connection: apsw.Connection) -> tuple[int, int]:
-    """All of them, and those that are free."""
+    """Return the number of all pages and of free pages."""
     return connection.pragma("page_count"), connection.pragma("freelist_count")
 
 
-async def test_r11_the_file_shrinks_by_itself_when_sessions_are_deleted(ledger: SqliteLedger, tmp_path: Path) -> None:
-    owner = await filled(ledger)
+async def test_r11_file_shrinks_after_sessions_are_deleted(ledger: SqliteLedger, tmp_path: Path) -> None:
+    owner = await filled_ledger(ledger)
     kept = await ledger.messages(owner.id, SessionId("stays"))
     before, _ = await ledger.database.read(pages)
     await empty(owner)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (await ledger.database.read(pages))[1] > SPARE_PAGES:
             pass
     after, _ = await ledger.database.read(pages)
@@ -88,8 +88,8 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
     for number in range(3):
         await owner.do(DeleteMessage(message(f"m{number}").id))
     monkeypatch.setattr(IncrementalVacuum, "has_work", noted)
-    assert await asyncio.to_thread(looked.wait, PATIENCE), "after a quiet moment"
-    # Is written when all that is done in between has been done.
+    assert await asyncio.to_thread(looked.wait, TIMEOUT), "after a quiet moment"
+    # Written when all maintenance in between is done.
     await ledger.database.write(lambda _: None, sync=False)
     after, free = await ledger.database.read(pages)
     assert free > SPARE_PAGES
@@ -103,14 +103,14 @@ async def test_a_job_waits_for_one_vacuum_step_at_most(ledger: SqliteLedger, mon
 
     def held(shrinker: IncrementalVacuum, connection: apsw.Connection) -> None:
         reached.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(TIMEOUT)
         step(shrinker, connection)
         told.append("step")
 
-    owner = await filled(ledger)
+    owner = await filled_ledger(ledger)
     monkeypatch.setattr(IncrementalVacuum, "step", held)
     deleting = asyncio.gather(empty(owner))
-    assert await asyncio.to_thread(reached.wait, PATIENCE)
+    assert await asyncio.to_thread(reached.wait, TIMEOUT)
     writing = asyncio.gather(ledger.database.write(lambda _: told.append("write"), sync=True))
     await asyncio.sleep(0)
     go_on.set()
@@ -120,7 +120,7 @@ async def test_a_job_waits_for_one_vacuum_step_at_most(ledger: SqliteLedger, mon
 
 
 async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C-55, R11: each step is a transaction that says nothing new."""
+    """C-55, R11: each step is a transaction without new content."""
     disk = FaultyDisk("shrinking")
     ledger = SqliteLedger(tmp_path / "before", vfs=disk.name)
     states: list[dict[str, bytes]] = []
@@ -132,10 +132,10 @@ async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monk
             states.append({name: bytes(data) for name, data in disk.synced.items()})
 
     monkeypatch.setattr(IncrementalVacuum, "step", seen)
-    owner = await filled(ledger)
+    owner = await filled_ledger(ledger)
     kept = await ledger.messages(owner.id, SessionId("stays"))
     await empty(owner)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (await ledger.database.read(pages))[1] > SPARE_PAGES:
             pass
     await ledger.close()
@@ -150,17 +150,17 @@ async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monk
         await again.close()
 
 
-async def test_r11_a_log_that_a_huge_write_made_long_is_cut(ledger: SqliteLedger, tmp_path: Path) -> None:
+async def test_r11_log_is_truncated_after_a_huge_write(ledger: SqliteLedger, tmp_path: Path) -> None:
     owner = await WorkspaceOwner.with_session(ledger)
     await owner.put(message("huge", "x" * 30_000_000))
     assert (tmp_path / "holdfast.db-wal").stat().st_size > 30_000_000
-    # It begins anew with the first write after all of it is in the database.
+    # The log restarts with the first write after a full checkpoint.
     for number in range(3):
         await owner.put(message(f"m{number}"))
     assert (tmp_path / "holdfast.db-wal").stat().st_size <= WAL_SIZE_LIMIT
 
 
-async def test_a_deletion_that_was_cut_off_is_completed_after_the_next_start(
+async def test_interrupted_deletion_is_completed_after_the_next_start(
     ledger: SqliteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program reads the log, so that it cannot be erased; then the server is killed."""
@@ -182,7 +182,7 @@ async def test_a_deletion_that_was_cut_off_is_completed_after_the_next_start(
 
     assert found()
     again = SqliteLedger(killed)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while found():
             await asyncio.to_thread(list, killed.iterdir())
     await again.close()

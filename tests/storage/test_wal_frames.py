@@ -1,4 +1,4 @@
-"""Commits of any size around checkpoints, also failed ones: none is taken for the work of another program."""
+"""Commits of any size around checkpoints, including failed ones: none is mistaken for a write of another program."""
 
 import asyncio
 import logging
@@ -13,17 +13,17 @@ import pytest
 from holdfast.domain.errors import StorageError
 from holdfast.storage import writer
 from holdfast.storage.database import Database
-from storage.faults import Fault
+from storage.failing_calls import FailingCall
 from storage.test_failing_steps import in_the_writer
 
 NOTHING, LITTLE, MUCH = 0, 10, 60_000
-DEEDS = (
+WORKLOADS = (
     ((NOTHING, False), (NOTHING, False)),
     ((LITTLE, True), (NOTHING, False)),
 )
-"""Sizes of what is written, and whether it is a deletion."""
-LOOKS = {"stat", "fstat", "pread"}
-"""What is called to see that the files are the same. If it fails, it is not known, which is no difference yet."""
+"""Sizes of the writes, and whether each is a deletion."""
+STAT_CALLS = {"stat", "fstat", "pread"}
+"""The calls that check the identity of the files. A failed check is unknown, not a difference."""
 CHECKPOINT = {f"{deed} {name}" for deed in ("write", "truncate", "sync") for name in ("holdfast.db", "holdfast.db-wal")}
 
 
@@ -33,7 +33,7 @@ def _quiet_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def store(size: int) -> writer.Work[None]:
-    """Replace one row by one of this size; nothing is written for 0."""
+    """Replace one row by a row of this size; 0 writes nothing."""
 
     def work(connection: apsw.Connection) -> None:
         if size:
@@ -44,7 +44,7 @@ def store(size: int) -> writer.Work[None]:
 
 
 @contextmanager
-def opened(data: Path, vfs: str) -> Iterator[Database]:
+def open_database(data: Path, vfs: str) -> Iterator[Database]:
     database = Database.open(data, vfs=vfs)
     try:
         yield database
@@ -52,8 +52,8 @@ def opened(data: Path, vfs: str) -> Iterator[Database]:
         database.close()
 
 
-async def attempt(database: Database, fault: Fault, at: int, deeds: tuple[tuple[int, bool], ...]) -> None:
-    """The calls are counted from the first commit on: what follows an earlier one is not always over by then."""
+async def attempt(database: Database, fault: FailingCall, at: int, workload: tuple[tuple[int, bool], ...]) -> None:
+    """Calls are counted from the first commit: maintenance after an earlier one may still be running then."""
 
     def begin(connection: apsw.Connection) -> None:
         fault.at, fault.count, fault.calls, fault.is_armed = at, 0, [], True
@@ -67,7 +67,7 @@ async def attempt(database: Database, fault: Fault, at: int, deeds: tuple[tuple[
             fault.is_armed = False
             with suppress(StorageError):
                 await database.write(begin, sync=False)
-            for size, erases in deeds:
+            for size, erases in workload:
                 with suppress(StorageError):
                     await database.write(store(size), sync=False, erases=erases)
         for size in (MUCH, NOTHING, 2 * MUCH):
@@ -75,22 +75,22 @@ async def attempt(database: Database, fault: Fault, at: int, deeds: tuple[tuple[
 
 
 @pytest.mark.parametrize("log_pages", [1, 250])
-async def test_one_failed_call_around_commits_of_any_size_stops_nothing_for_good(
+async def test_one_failed_call_around_any_commit_has_no_lasting_effect(
     log_pages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call that looks at the files, or that a checkpoint makes, fails once: a small and a large commit are stored
-    afterwards, whatever came before. With a log of one page there is a checkpoint after every commit.
+    """Each call that checks the files, or that a checkpoint makes, fails once: a small and a large commit are stored
+    afterwards in every case. With a log of one page a checkpoint follows every commit.
     """
     monkeypatch.setattr(writer, "WAL_PAGES", log_pages)
 
-    fault = Fault("frames", applies=in_the_writer)
+    fault = FailingCall("frames", applies=in_the_writer)
     failed = set()
-    with opened(tmp_path / "data", fault.disk.name) as database:
-        for deeds in DEEDS:
-            await attempt(database, fault, 0, deeds)
+    with open_database(tmp_path / "data", fault.disk.name) as database:
+        for workload in WORKLOADS:
+            await attempt(database, fault, 0, workload)
             for at, (before, name) in enumerate(pairwise(["", *fault.calls]), 1):
-                # After a read, it is the erasing of a page, of which there are many.
-                if name in LOOKS | CHECKPOINT and before != "read holdfast.db":
-                    await attempt(database, fault, at, deeds)
+                # After a read, the failing call is the erasure of a page, of which there are many.
+                if name in STAT_CALLS | CHECKPOINT and before != "read holdfast.db":
+                    await attempt(database, fault, at, workload)
                     failed.add(fault.failed)
     assert failed > {"pread", "truncate holdfast.db-wal"}

@@ -1,10 +1,10 @@
-"""A project with one file, and a secret beside it."""
+"""Fixtures: a project with one file, a secret beside it, and a tool runner in the project."""
 
 from pathlib import Path
 
 import pytest
 
-from tools.desk import Desk
+from tools.tool_runner import ToolRunner
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def desk(project: Path) -> Desk:
-    return await Desk(project).open()
+async def runner(project: Path) -> ToolRunner:
+    return await ToolRunner(project).open()

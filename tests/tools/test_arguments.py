@@ -1,4 +1,4 @@
-"""What a model sends as arguments, right or wrong."""
+"""Arguments that a model sends, valid and invalid."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from tools.desk import Desk
+from tools.tool_runner import ToolRunner
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -30,17 +30,19 @@ PNG = base64.b64decode(
         ("fetch", {"url": "https://example.org", "format": "pdf"}, "pdf"),
     ],
 )
-async def test_wrong_arguments_are_explained(desk: Desk, tool: str, arguments: dict[str, object], named: str) -> None:
-    explanation = await desk.fails(tool, **arguments)
+async def test_wrong_arguments_are_explained(
+    runner: ToolRunner, tool: str, arguments: dict[str, object], named: str
+) -> None:
+    explanation = await runner.call_error(tool, **arguments)
     assert named in explanation
 
 
-async def test_an_explanation_says_what_a_tool_takes(desk: Desk) -> None:
-    assert "view takes: file_path, offset?, limit?." in await desk.fails("view", colour="red")
+async def test_error_lists_the_arguments_of_the_tool(runner: ToolRunner) -> None:
+    assert "view takes: file_path, offset?, limit?." in await runner.call_error("view", colour="red")
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "told"),
+    ("tool", "arguments", "expected"),
     [
         (
             "todos",
@@ -52,10 +54,10 @@ async def test_an_explanation_says_what_a_tool_takes(desk: Desk) -> None:
         ("multiedit", {"file_path": "a", "edits": [{"old": 1}]}, "takes: old_string, new_string, replace_all?."),
     ],
 )
-async def test_an_explanation_says_what_fits_inside(
-    desk: Desk, tool: str, arguments: dict[str, object], told: str
+async def test_error_lists_the_fields_of_nested_arguments(
+    runner: ToolRunner, tool: str, arguments: dict[str, object], expected: str
 ) -> None:
-    assert told in await desk.fails(tool, **arguments)
+    assert expected in await runner.call_error(tool, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -67,18 +69,18 @@ async def test_an_explanation_says_what_fits_inside(
         {"file_path": "a.txt", "offset": "0"},
     ],
 )
-async def test_small_slips_are_understood(desk: Desk, arguments: dict[str, object]) -> None:
-    assert "1|one" in (await desk.does("view", **arguments)).content
+async def test_harmless_argument_mistakes_are_corrected(runner: ToolRunner, arguments: dict[str, object]) -> None:
+    assert "1|one" in (await runner.call_ok("view", **arguments)).content
 
 
-async def test_slips_in_nested_arguments_are_understood(desk: Desk) -> None:
-    await desk.call("view", file_path="a.txt")
+async def test_harmless_mistakes_in_nested_arguments_are_corrected(runner: ToolRunner) -> None:
+    await runner.call("view", file_path="a.txt")
     edits = json.dumps([{"old_str": "one", "new_str": "1", "replaceAll": "true"}])
-    await desk.does("multiedit", path="a.txt", edits=edits)
-    assert desk.read("a.txt") == b"1\ntwo\nthree\n"
+    await runner.call_ok("multiedit", path="a.txt", edits=edits)
+    assert runner.read("a.txt") == b"1\ntwo\nthree\n"
 
 
-async def test_each_tool_tells_a_model_how_to_call_it() -> None:
+async def test_every_tool_has_a_description_and_a_schema() -> None:
     tools = {tool.spec.name: tool.spec for tool in await BuiltinTools().current()}
     assert list(tools) == [
         "download", "edit", "fetch", "glob", "grep", "holdfast_info", "holdfast_logs", "ls", "multiedit", "todos",
@@ -107,6 +109,6 @@ async def test_each_tool_tells_a_model_how_to_call_it() -> None:
     assert {name: set(json.loads(spec.parameters)["properties"]) for name, spec in tools.items()} == wanted
 
 
-async def test_unwanted_tools_are_left_out() -> None:
+async def test_disabled_tools_are_not_offered() -> None:
     tools = BuiltinTools(ToolNeeds(disabled=lambda: ("fetch", "download")))
     assert not {"fetch", "download"} & {tool.spec.name for tool in await tools.current()}

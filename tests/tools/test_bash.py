@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import Gate
+from holdfast.testing.gates import Gate, until
 from holdfast.testing.harness import Harness
 from holdfast.tools.bash import Bash, BashArguments, BashTimes
 from holdfast.tools.jobs import JobKill, JobOutputTool
@@ -30,18 +30,18 @@ GRACE = 0.2
 LONG, SOON = 3_600.0, 0.05
 
 
-class Asked(Bash):
-    """bash, with a place where somebody is asked before it acts."""
+class GatedBash(Bash):
+    """bash whose permission requests are recorded and held at a gate."""
 
     permits: Sequence[Permit] = ()
     gate: Gate
 
     async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
-        return await super().act(_Asking(context, self), arguments)
+        return await super().act(_GatedContext(context, self), arguments)
 
 
-class _Asking:
-    def __init__(self, context: ToolContext, tool: Asked) -> None:
+class _GatedContext:
+    def __init__(self, context: ToolContext, tool: GatedBash) -> None:
         self._context = context
         self._tool = tool
 
@@ -53,48 +53,48 @@ class _Asking:
         await self._tool.gate()
 
 
-class Desk:
-    """A directory, a session that works in it, and its jobs."""
+class BashRunner:
+    """Runs bash and the job tools in a session of a real workspace."""
 
     def __init__(self, root: Path, guard: Guard, times: BashTimes, limits: JobLimits) -> None:
         self.root = root
         processes = Processes(guard, root.parent / "spills", grace=GRACE)
         self.jobs = Jobs(lambda: 1_000, limits=limits)
-        self.bash = Asked(Shell(processes), self.jobs, times)
+        self.bash = GatedBash(Shell(processes), self.jobs, times)
         self.bash.gate = Gate(is_open=True)
         self._next: tuple[Call, ...] = ()
-        self._worlds: list[Harness] = []
+        self._harnesses: list[Harness] = []
 
-    async def open(self) -> "Desk":
+    async def open(self) -> "BashRunner":
         tools = (self.bash, JobOutputTool(self.jobs), JobKill(self.jobs))
         settings = EngineSettings(titles=False, grace=GRACE, margin=30)
         model = ScriptedModel(self._script)
         parts: dict[str, Any] = {"completion_error": self.jobs.fault_of, "cleanup": self.jobs.end_run}
-        self._worlds = [await Harness.open(model, tools=tools, settings=settings, path=str(self.root), **parts)]
+        self._harnesses = [await Harness.open(model, tools=tools, settings=settings, path=str(self.root), **parts)]
         return self
 
     @property
     def harness(self) -> Harness:
-        return self._worlds[0]
+        return self._harnesses[0]
 
     def _script(self, request: ModelRequest) -> Step:
         return Step((Say("done"),)) if request.messages[-1].role == "tool" else Step(self._next)
 
-    async def begin(self, run: str, *calls: tuple[str, dict[str, object]]) -> None:
+    async def start(self, run: str, *calls: tuple[str, dict[str, object]]) -> None:
         self._next = tuple(Call(tool, json.dumps(arguments)) for tool, arguments in calls)
         await self.harness.prompt("go", run)
 
     async def call(self, tool: str, **arguments: object) -> ToolResult:
-        """What the tool answers, in a run of its own."""
-        await self.begin("", (tool, arguments))
+        """Run the tool in a run of its own and return its result."""
+        await self.start("", (tool, arguments))
         await self.harness.quiet()
         return results_of(await self.harness.messages())[-1]
 
     async def run(self, command: str, **arguments: object) -> ToolResult:
         return await self.call("bash", command=command, description="try it", **arguments)
 
-    def heard(self) -> str:
-        """What watchers were told live, checked for holes."""
+    def live_output(self) -> str:
+        """Return the output published live; its offsets must have no gap."""
         outputs = [event.payload for _, event in self.harness.published.events if isinstance(event, ToolOutputEvent)]
         text = ""
         for output in outputs:
@@ -109,16 +109,16 @@ def times() -> BashTimes:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path, times: BashTimes) -> AsyncIterator[Desk]:
+async def runner(tmp_path: Path, times: BashTimes) -> AsyncIterator[BashRunner]:
     root = tmp_path / "project"
     root.mkdir()
     guard = Guard()
     await guard.ready()
-    yield await Desk(root, guard, times, JobLimits(max_jobs=2, grace=GRACE)).open()
+    yield await BashRunner(root, guard, times, JobLimits(max_jobs=2, grace=GRACE)).open()
     await guard.close()
 
 
-def seen(result: ToolResult) -> dict[str, Any]:
+def metadata_of(result: ToolResult) -> dict[str, Any]:
     metadata: dict[str, Any] = json.loads(result.metadata)
     return metadata
 
@@ -126,48 +126,48 @@ def seen(result: ToolResult) -> dict[str, Any]:
 # Results
 
 
-async def test_a_workspace_that_is_gone_is_called_gone(desk: Desk) -> None:
-    desk.root.rename(desk.root.with_name("moved"))
+async def test_deleted_workspace_directory_is_reported(runner: BashRunner) -> None:
+    runner.root.rename(runner.root.with_name("moved"))
     for place in ("", "b"):
-        result = await desk.run("pwd", working_dir=place)
+        result = await runner.run("pwd", working_dir=place)
         assert result.is_error
-        assert result.content.startswith(f"The directory of this workspace, {desk.root}, is gone")
+        assert result.content.startswith(f"The directory of this workspace, {runner.root}, is gone")
 
 
-async def test_output_exit_code_and_directory(desk: Desk) -> None:
-    result = await desk.run("echo out; echo err >&2; exit 3")
-    assert result.content == f"out\nerr\nExit code 3\n\n<cwd>{desk.root}</cwd>"
+async def test_output_exit_code_and_directory(runner: BashRunner) -> None:
+    result = await runner.run("echo out; echo err >&2; exit 3")
+    assert result.content == f"out\nerr\nExit code 3\n\n<cwd>{runner.root}</cwd>"
     assert not result.is_error
-    metadata = seen(result)
+    metadata = metadata_of(result)
     assert metadata.pop("end_time") > metadata.pop("start_time") > 1_000_000_000_000
     assert metadata == {
         "output": "out\nerr\nExit code 3",
         "description": "try it",
-        "working_directory": str(desk.root),
+        "working_directory": str(runner.root),
     }
 
 
-async def test_no_output(desk: Desk) -> None:
-    result = await desk.run("true")
+async def test_no_output(runner: BashRunner) -> None:
+    result = await runner.run("true")
     assert result.content == "no output"
-    assert seen(result)["output"] == ""
+    assert metadata_of(result)["output"] == ""
 
 
-async def test_each_stream_is_cut(desk: Desk) -> None:
-    result = await desk.run("seq 100000; seq 100000 >&2")
+async def test_each_stream_is_cut(runner: BashRunner) -> None:
+    result = await runner.run("seq 100000; seq 100000 >&2")
     assert result.content.count("lines truncated] ...") == 2
     assert result.content.count("view that file") == 2
     assert len(result.content) < 62_000
 
 
-async def test_nothing_carries_over(desk: Desk) -> None:
-    (desk.root / "sub dir").mkdir()
-    assert "sub dir</cwd>" in (await desk.run("pwd; export A=1; cd /", working_dir="sub dir")).content
-    assert (await desk.run("echo $PWD [$A]")).content.startswith(f"{desk.root} []\n")
+async def test_no_shell_state_is_kept_between_calls(runner: BashRunner) -> None:
+    (runner.root / "sub dir").mkdir()
+    assert "sub dir</cwd>" in (await runner.run("pwd; export A=1; cd /", working_dir="sub dir")).content
+    assert (await runner.run("echo $PWD [$A]")).content.startswith(f"{runner.root} []\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ({"command": "  "}, "empty"),
         ({"command": "a\0b"}, "NUL"),
@@ -176,121 +176,117 @@ async def test_nothing_carries_over(desk: Desk) -> None:
         ({"command": "true", "surprise": 1}, "surprise"),
     ],
 )
-async def test_invalid_arguments_are_explained(desk: Desk, arguments: dict[str, object], told: str) -> None:
-    result = await desk.call("bash", **arguments)
+async def test_invalid_arguments_are_explained(runner: BashRunner, arguments: dict[str, object], expected: str) -> None:
+    result = await runner.call("bash", **arguments)
     assert result.is_error
-    assert told in result.content
+    assert expected in result.content
 
 
-async def test_processes_left_running_are_stopped_and_reported(desk: Desk) -> None:
-    """C-53: also if it holds stdout in a session of its own."""
+async def test_processes_left_running_are_stopped_and_reported(runner: BashRunner) -> None:
+    """C-53: including a process that holds stdout in a session of its own."""
     token = new_token()
-    result = await desk.run(f"setsid sleep {token} & echo started")
+    result = await runner.run(f"setsid sleep {token} & echo started")
     assert result.content.startswith("started\n[Processes that the command had left running were stopped.")
     assert not survivors(token)
 
 
-async def test_who_watches_hears_it_live(desk: Desk) -> None:
-    await desk.begin("r1", ("bash", {"command": "echo öne; until [ -e go ]; do sleep 0.01; done; echo two"}))
-    await until_real(lambda: "öne" in desk.heard())
-    (desk.root / "go").touch()
-    await desk.harness.quiet()
-    assert desk.heard() == "öne\ntwo\n"
-
-
-async def until_real(condition: Callable[[], object]) -> None:
-    """Until something outside has happened."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+async def test_output_is_published_live(runner: BashRunner) -> None:
+    await runner.start("r1", ("bash", {"command": "echo öne; until [ -e go ]; do sleep 0.01; done; echo two"}))
+    await until(lambda: "öne" in runner.live_output())
+    (runner.root / "go").touch()
+    await runner.harness.quiet()
+    assert runner.live_output() == "öne\ntwo\n"
 
 
 # Permission and cancel
 
 
-async def test_it_asks_before_anything_is_started(desk: Desk) -> None:
-    desk.bash.gate.shut()
-    await desk.begin("r1", ("bash", {"command": "touch here", "description": "make a file"}))
-    await desk.bash.gate.reached.wait()
-    assert not (desk.root / "here").exists()
-    [permit] = desk.bash.permits
+async def test_approval_is_requested_before_the_command_starts(runner: BashRunner) -> None:
+    runner.bash.gate.shut()
+    await runner.start("r1", ("bash", {"command": "touch here", "description": "make a file"}))
+    await runner.bash.gate.reached.wait()
+    assert not (runner.root / "here").exists()
+    [permit] = runner.bash.permits
     assert (permit.tool, permit.action, permit.path, permit.command) == (
         "bash",
         "execute",
-        str(desk.root),
+        str(runner.root),
         "touch here",
     )
     assert permit.description == "Execute command: touch here"
     assert permit.params == {
         "description": "make a file",
         "command": "touch here",
-        "working_dir": str(desk.root),
+        "working_dir": str(runner.root),
         "run_in_background": False,
         "auto_background_after": 0,
     }
-    desk.bash.gate.open()
-    await desk.harness.quiet()
-    assert (desk.root / "here").exists()
+    runner.bash.gate.open()
+    await runner.harness.quiet()
+    assert (runner.root / "here").exists()
 
 
-async def test_a_directory_that_becomes_a_link_while_asking_starts_nothing(desk: Desk, tmp_path: Path) -> None:
-    """What was allowed in one directory is not done in another."""
-    for folder in (desk.root / "d", tmp_path / "outside"):
+async def test_command_is_not_started_when_its_directory_becomes_a_link_during_the_approval(
+    runner: BashRunner, tmp_path: Path
+) -> None:
+    """An approval for one directory does not cover another."""
+    for folder in (runner.root / "d", tmp_path / "outside"):
         folder.mkdir()
         (folder / "f.txt").write_text(f"from {folder.name}")
-    desk.bash.gate = Gate()
-    await desk.begin("r1", ("bash", {"command": "cat f.txt", "working_dir": "d"}))
-    await desk.bash.gate.reached.wait()
-    (desk.root / "d").rename(desk.root / "was d")
-    (desk.root / "d").symlink_to(tmp_path / "outside")
-    desk.bash.gate.open()
-    await desk.harness.quiet()
-    result = results_of(await desk.harness.messages())[-1]
+    runner.bash.gate = Gate()
+    await runner.start("r1", ("bash", {"command": "cat f.txt", "working_dir": "d"}))
+    await runner.bash.gate.reached.wait()
+    (runner.root / "d").rename(runner.root / "was d")
+    (runner.root / "d").symlink_to(tmp_path / "outside")
+    runner.bash.gate.open()
+    await runner.harness.quiet()
+    result = results_of(await runner.harness.messages())[-1]
     assert (result.is_error, "was replaced by another one" in result.content) == (True, True)
 
 
-async def test_a_cancel_while_asking_starts_nothing(desk: Desk) -> None:
+async def test_cancel_during_the_approval_starts_nothing(runner: BashRunner) -> None:
     """C-45."""
-    desk.bash.gate.shut()
-    await desk.begin("r1", ("bash", {"command": "touch here"}), ("bash", {"command": "touch there"}))
-    await desk.bash.gate.reached.wait()
-    await desk.harness.cancel()
-    desk.bash.gate.open()
-    await desk.harness.quiet()
-    assert desk.harness.end_of("r1").outcome == "cancelled"
-    assert not list(desk.root.iterdir())
+    runner.bash.gate.shut()
+    await runner.start("r1", ("bash", {"command": "touch here"}), ("bash", {"command": "touch there"}))
+    await runner.bash.gate.reached.wait()
+    await runner.harness.cancel()
+    runner.bash.gate.open()
+    await runner.harness.quiet()
+    assert runner.harness.end_of("r1").outcome == "cancelled"
+    assert not list(runner.root.iterdir())
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_cancel_in_the_moment_of_the_answer_leaves_nothing(desk: Desk, turns: int) -> None:
-    """C-45: the command may have begun; when the run has ended it is gone."""
+async def test_cancel_concurrent_with_the_answer_leaves_no_process(runner: BashRunner, turns: int) -> None:
+    """C-45: the command may have started; it is gone once the run has ended."""
     token = new_token()
-    desk.bash.gate.shut()
-    await desk.begin(
+    runner.bash.gate.shut()
+    await runner.start(
         "r1", ("bash", {"command": f"setsid sleep {token} & sleep {token}"}), ("bash", {"command": "touch x"})
     )
-    await desk.bash.gate.reached.wait()
-    desk.bash.gate.open()
+    await runner.bash.gate.reached.wait()
+    runner.bash.gate.open()
     for _ in range(turns):
         await asyncio.sleep(0)
-    await desk.harness.cancel()
-    await desk.harness.quiet()
-    assert desk.harness.end_of("r1").outcome == "cancelled"
+    await runner.harness.cancel()
+    await runner.harness.quiet()
+    assert runner.harness.end_of("r1").outcome == "cancelled"
     assert not survivors(token)
-    assert not list(desk.root.iterdir())
+    assert not list(runner.root.iterdir())
 
 
-async def test_when_a_cancelled_run_has_ended_its_tree_is_gone(desk: Desk) -> None:
-    """R4, R5, C-45: and the next call of the step is not begun."""
+async def test_process_tree_is_gone_when_a_cancelled_run_has_ended(runner: BashRunner) -> None:
+    """R4, R5, C-45: the next call of the step is not started either."""
     token = new_token()
     line = f"setsid sleep {token} & trap '' INT TERM; touch up; while :; do sleep {token}; done"
-    await desk.begin("r1", ("bash", {"command": line}), ("bash", {"command": "touch there"}))
-    await until_real((desk.root / "up").exists)
-    await desk.harness.cancel()
-    await desk.harness.quiet()
+    await runner.start("r1", ("bash", {"command": line}), ("bash", {"command": "touch there"}))
+    await until((runner.root / "up").exists)
+    await runner.harness.cancel()
+    await runner.harness.quiet()
     assert not survivors(token)
-    assert desk.harness.end_of("r1").outcome == "cancelled"
-    assert not (desk.root / "there").exists()
-    await desk.harness.assert_valid()
+    assert runner.harness.end_of("r1").outcome == "cancelled"
+    assert not (runner.root / "there").exists()
+    await runner.harness.assert_valid()
 
 
 KILLS_ITS_SUPERVISORS = (
@@ -299,160 +295,166 @@ KILLS_ITS_SUPERVISORS = (
 
 
 @pytest.fixture
-async def tree_desk(tmp_path: Path, times: BashTimes) -> AsyncIterator[Desk]:
-    """Without a PID namespace: a command can reach its supervisors."""
+async def runner_without_namespace(tmp_path: Path, times: BashTimes) -> AsyncIterator[BashRunner]:
+    """Without a PID namespace, so that a command can reach its supervisors."""
     root = tmp_path / "project"
     root.mkdir()
     guard = Guard("tree")
     await guard.ready()
-    yield await Desk(root, guard, times, JobLimits(max_jobs=2, grace=GRACE)).open()
+    yield await BashRunner(root, guard, times, JobLimits(max_jobs=2, grace=GRACE)).open()
     await guard.close()
 
 
-async def test_a_run_whose_command_killed_its_supervisors_fails(tree_desk: Desk) -> None:
-    """R4: what it started is killed, the result names it, and the run is not called completed."""
+async def test_a_run_whose_command_killed_its_supervisors_fails(runner_without_namespace: BashRunner) -> None:
+    """R4: its processes are killed, the result names them, and the run does not complete."""
     token = new_token()
     command = KILLS_ITS_SUPERVISORS.format(token=token)
-    await tree_desk.begin("r1", ("bash", {"command": command}))
-    await tree_desk.harness.quiet()
+    await runner_without_namespace.start("r1", ("bash", {"command": command}))
+    await runner_without_namespace.harness.quiet()
     assert not survivors(token)
-    end = tree_desk.harness.end_of("r1")
+    end = runner_without_namespace.harness.end_of("r1")
     assert (end.outcome, "killed the processes that supervise it" in end.error) == ("failed", True)
-    result = results_of(await tree_desk.harness.messages())[-1]
+    result = results_of(await runner_without_namespace.harness.messages())[-1]
     assert "killed the processes that supervise it" in result.content
     assert result.is_error
-    await tree_desk.harness.assert_valid()
+    await runner_without_namespace.harness.assert_valid()
 
 
-async def test_a_job_that_kills_its_supervisors_later_fails_its_run(tree_desk: Desk) -> None:
-    """The run goes on after the call; its end tells what became of the job."""
+async def test_a_job_that_kills_its_supervisors_later_fails_its_run(runner_without_namespace: BashRunner) -> None:
+    """The run continues after the call; its end reports the fate of the job."""
     token = new_token()
     command = f"until [ -e go ]; do sleep 0.01; done; {KILLS_ITS_SUPERVISORS.format(token=token)}"
     wait: dict[str, object] = {"command": "touch go; until [ -e up ]; do sleep 0.01; done; sleep 9999"}
-    await tree_desk.begin("r1", ("bash", {"command": command, "run_in_background": True}), ("bash", wait))
-    await tree_desk.harness.quiet()
+    await runner_without_namespace.start(
+        "r1", ("bash", {"command": command, "run_in_background": True}), ("bash", wait)
+    )
+    await runner_without_namespace.harness.quiet()
     assert not survivors(token)
-    assert tree_desk.harness.end_of("r1").outcome == "failed"
+    assert runner_without_namespace.harness.end_of("r1").outcome == "failed"
 
 
-async def test_a_cancelled_run_whose_command_kills_its_supervisors_is_cancelled(tree_desk: Desk) -> None:
+async def test_a_cancelled_run_whose_command_kills_its_supervisors_is_cancelled(
+    runner_without_namespace: BashRunner,
+) -> None:
     token = new_token()
     kills = KILLS_ITS_SUPERVISORS.format(token=token)
     line = f"kill_all() {{ {kills}; }}; trap kill_all INT; touch ready; sleep {token} & wait"
-    await tree_desk.begin("r1", ("bash", {"command": line}))
-    await until_real((tree_desk.root / "ready").exists)
-    await tree_desk.harness.cancel()
-    await tree_desk.harness.quiet()
+    await runner_without_namespace.start("r1", ("bash", {"command": line}))
+    await until((runner_without_namespace.root / "ready").exists)
+    await runner_without_namespace.harness.cancel()
+    await runner_without_namespace.harness.quiet()
     assert not survivors(token)
-    assert tree_desk.harness.end_of("r1").outcome == "cancelled"
+    assert runner_without_namespace.harness.end_of("r1").outcome == "cancelled"
 
 
 # Jobs
 
 
-async def test_a_job_in_the_background(desk: Desk) -> None:
-    result = await desk.run("echo up; until [ -e go ]; do sleep 0.01; done; echo down; exit 4", run_in_background=True)
+async def test_background_job_can_be_read_and_killed(runner: BashRunner) -> None:
+    result = await runner.run(
+        "echo up; until [ -e go ]; do sleep 0.01; done; echo down; exit 4", run_in_background=True
+    )
     assert "job 001" in result.content
-    assert (seen(result)["background"], seen(result)["shell_id"]) == (True, "001")
-    running = await desk.call("job_output", shell_id="001")
+    assert (metadata_of(result)["background"], metadata_of(result)["shell_id"]) == (True, "001")
+    running = await runner.call("job_output", shell_id="001")
     assert running.content.startswith("Status: running\n\n")
-    assert seen(running) == {
+    assert metadata_of(running) == {
         "shell_id": "001",
         "command": "echo up; until [ -e go ]; do sleep 0.01; done; echo down; exit 4",
         "description": "try it",
         "done": False,
-        "working_directory": str(desk.root),
+        "working_directory": str(runner.root),
     }
-    (desk.root / "go").touch()
-    done = await desk.call("job_output", shell_id="001", wait=True)
+    (runner.root / "go").touch()
+    done = await runner.call("job_output", shell_id="001", wait=True)
     assert done.content == "Status: completed\n\nup\ndown\nExit code 4"
-    assert seen(done)["done"] is True
+    assert metadata_of(done)["done"] is True
 
 
-async def test_a_job_that_fails_at_once_is_reported_at_once(desk: Desk) -> None:
-    desk.bash._times = BashTimes(early=LONG)
-    result = await desk.run("echo broken >&2; exit 2", run_in_background=True)
-    assert result.content == f"broken\nExit code 2\n\n<cwd>{desk.root}</cwd>"
-    assert "background" not in seen(result)
-    assert desk.jobs.list() == ()
+async def test_a_job_that_fails_at_once_is_reported_at_once(runner: BashRunner) -> None:
+    runner.bash._times = BashTimes(early=LONG)
+    result = await runner.run("echo broken >&2; exit 2", run_in_background=True)
+    assert result.content == f"broken\nExit code 2\n\n<cwd>{runner.root}</cwd>"
+    assert "background" not in metadata_of(result)
+    assert runner.jobs.list() == ()
 
 
 @pytest.mark.parametrize("times", [BashTimes(auto_background=SOON)])
-async def test_what_takes_long_goes_on_in_the_background(desk: Desk) -> None:
+async def test_long_command_continues_in_the_background(runner: BashRunner) -> None:
     token = new_token()
-    result = await desk.run(f"sleep {token}")
+    result = await runner.run(f"sleep {token}")
     assert "job 001" in result.content
-    await until_real(lambda: survivors(token))
-    assert (await desk.call("job_output", shell_id="001")).content.startswith("Status: running")
-    killed = await desk.call("job_kill", shell_id="001")
+    await until(lambda: survivors(token))
+    assert (await runner.call("job_output", shell_id="001")).content.startswith("Status: running")
+    killed = await runner.call("job_kill", shell_id="001")
     assert killed.content == "Job 001 was stopped."
-    assert seen(killed) == {"shell_id": "001", "command": f"sleep {token}", "description": "try it"}
+    assert metadata_of(killed) == {"shell_id": "001", "command": f"sleep {token}", "description": "try it"}
     assert not survivors(token)
-    again = await desk.call("job_kill", shell_id="001")
+    again = await runner.call("job_kill", shell_id="001")
     assert again.is_error
     assert "There are none" in again.content
 
 
-async def test_the_caller_says_how_long_is_long(desk: Desk) -> None:
+async def test_caller_sets_the_background_threshold(runner: BashRunner) -> None:
     token = new_token()
-    result = await desk.run(f"echo begun; sleep {token}", auto_background_after=1)
-    assert seen(result)["shell_id"] == "001"
+    result = await runner.run(f"echo begun; sleep {token}", auto_background_after=1)
+    assert metadata_of(result)["shell_id"] == "001"
     assert "So far it has said:\nbegun\n" in result.content
-    assert (await desk.call("job_kill", shell_id="001")).content == "Job 001 was stopped.\n\nIt had said:\nbegun"
+    assert (await runner.call("job_kill", shell_id="001")).content == "Job 001 was stopped.\n\nIt had said:\nbegun"
     assert not survivors(token)
 
 
 @pytest.mark.parametrize("times", [BashTimes(auto_background=SOON, early=SOON)])
-async def test_without_room_a_long_command_stays_in_the_foreground(desk: Desk) -> None:
+async def test_long_command_stays_in_the_foreground_when_no_job_slot_is_free(runner: BashRunner) -> None:
     for _ in range(2):
-        await desk.run("sleep 1000", run_in_background=True)
-    refused = await desk.run("touch never", run_in_background=True)
+        await runner.run("sleep 1000", run_in_background=True)
+    refused = await runner.run("touch never", run_in_background=True)
     assert refused.is_error
     assert "001, 002" in refused.content
-    assert not (desk.root / "never").exists()
-    assert (await desk.run("sleep 0.3; echo done")).content.startswith("done\n")
-    await desk.jobs.close()
+    assert not (runner.root / "never").exists()
+    assert (await runner.run("sleep 0.3; echo done")).content.startswith("done\n")
+    await runner.jobs.close()
 
 
-async def test_a_cancel_while_a_job_is_watched_stops_it(desk: Desk) -> None:
-    desk.bash._times = BashTimes(early=LONG)
+async def test_cancel_stops_a_job_whose_output_is_followed(runner: BashRunner) -> None:
+    runner.bash._times = BashTimes(early=LONG)
     token = new_token()
-    await desk.begin("r1", ("bash", {"command": f"touch up; sleep {token}", "run_in_background": True}))
-    await until_real((desk.root / "up").exists)
-    await desk.harness.cancel()
-    await desk.harness.quiet()
+    await runner.start("r1", ("bash", {"command": f"touch up; sleep {token}", "run_in_background": True}))
+    await until((runner.root / "up").exists)
+    await runner.harness.cancel()
+    await runner.harness.quiet()
     assert not survivors(token)
-    assert desk.jobs.list() == ()
+    assert runner.jobs.list() == ()
 
 
-async def test_a_cancel_while_waiting_for_a_job_ends_the_wait(desk: Desk) -> None:
-    await desk.run("touch up; sleep 1000", run_in_background=True)
-    await desk.begin("r2", ("job_output", {"shell_id": "001", "wait": True}))
-    await desk.harness.cancel()
-    await desk.harness.quiet()
-    assert [info.state for info in desk.jobs.list()] == ["running"]
-    [job] = desk.jobs.list()
+async def test_a_cancel_while_waiting_for_a_job_ends_the_wait(runner: BashRunner) -> None:
+    await runner.run("touch up; sleep 1000", run_in_background=True)
+    await runner.start("r2", ("job_output", {"shell_id": "001", "wait": True}))
+    await runner.harness.cancel()
+    await runner.harness.quiet()
+    assert [info.state for info in runner.jobs.list()] == ["running"]
+    [job] = runner.jobs.list()
     assert job.run_id != RunId("r2")
-    await desk.jobs.end_run(job.run_id)
-    assert [info.state for info in desk.jobs.list()] == ["killed"]
+    await runner.jobs.end_run(job.run_id)
+    assert [info.state for info in runner.jobs.list()] == ["killed"]
 
 
-async def test_a_hundred_commands_and_jobs_use_up_nothing(desk: Desk) -> None:
-    """C-57, in small: finished jobs keep nobody from starting another."""
-    desk.bash._times = BashTimes(early=0.0)
+async def test_a_hundred_commands_and_jobs_leave_no_resources_in_use(runner: BashRunner) -> None:
+    """C-57 in small: finished jobs free their slots."""
+    runner.bash._times = BashTimes(early=0.0)
     for _ in range(8):
-        await desk.run("true", run_in_background=True)
-        await until_real(lambda: not desk.jobs.is_busy)
-    assert (await desk.run("echo fine")).content.startswith("fine")
+        await runner.run("true", run_in_background=True)
+        await until(lambda: not runner.jobs.is_busy)
+    assert (await runner.run("echo fine")).content.startswith("fine")
 
 
-async def test_another_session_does_not_see_a_job(desk: Desk) -> None:
-    await desk.run("sleep 1000", run_in_background=True)
-    other = await desk.harness.workspace.sessions.create("Other")
-    desk._next = (Call("job_output", '{"shell_id": "001"}'),)
-    await desk.harness.prompt("go", session=other.id)
-    await desk.harness.workspace.engine.wait_until_idle(other.id)
-    [result] = results_of(await desk.harness.messages(other.id))
+async def test_another_session_does_not_see_a_job(runner: BashRunner) -> None:
+    await runner.run("sleep 1000", run_in_background=True)
+    other = await runner.harness.workspace.sessions.create("Other")
+    runner._next = (Call("job_output", '{"shell_id": "001"}'),)
+    await runner.harness.prompt("go", session=other.id)
+    await runner.harness.workspace.engine.wait_until_idle(other.id)
+    [result] = results_of(await runner.harness.messages(other.id))
     assert result.is_error
     assert "There are none" in result.content
-    await desk.jobs.close()
+    await runner.jobs.close()

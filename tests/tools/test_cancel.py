@@ -1,4 +1,4 @@
-"""After a cancel nothing takes effect any more: R5, C-45 and C-54 for the tools that change and search files."""
+"""R5, C-45 and C-54 for the tools that change and search files: nothing takes effect after a cancel."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from holdfast.testing.gates import GatedLedger, until
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.process import piped_process
 from holdfast.workspace.process.piped_process import Child
-from tools.desk import Desk
+from tools.tool_runner import ToolRunner
 
 CHANGES: list[tuple[str, dict[str, object]]] = [
     ("write", {"file_path": "a.txt", "content": "x"}),
@@ -25,28 +25,30 @@ CHANGES: list[tuple[str, dict[str, object]]] = [
 OLD = b"one\ntwo\nthree\n"
 
 
-async def cancelled(desk: Desk, run: str) -> None:
-    await desk.harness.cancel()
-    await desk.harness.quiet()
-    assert desk.harness.end_of(run).outcome == "cancelled"
-    await desk.harness.assert_valid()
+async def cancel_and_check(runner: ToolRunner, run: str) -> None:
+    await runner.harness.cancel()
+    await runner.harness.quiet()
+    assert runner.harness.end_of(run).outcome == "cancelled"
+    await runner.harness.assert_valid()
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_cancelled_while_an_approval_is_pending(desk: Desk, change: tuple[str, dict[str, object]]) -> None:
-    await desk.does("view", file_path="a.txt")
-    desk.porter.gate.shut()
-    desk.porter.gate.reached.clear()
-    run = await desk.begin(change)
-    await desk.porter.gate.reached.wait()
-    await cancelled(desk, run)
-    assert desk.read("a.txt") == OLD
-    assert desk.names() == ["a.txt"]
-    assert await desk.versions() == []
+async def test_cancelled_while_an_approval_is_pending(
+    runner: ToolRunner, change: tuple[str, dict[str, object]]
+) -> None:
+    await runner.call_ok("view", file_path="a.txt")
+    runner.approver.gate.shut()
+    runner.approver.gate.reached.clear()
+    run = await runner.start(change)
+    await runner.approver.gate.reached.wait()
+    await cancel_and_check(runner, run)
+    assert runner.read("a.txt") == OLD
+    assert runner.names() == ["a.txt"]
+    assert await runner.versions() == []
 
 
 class HeldDisk:
-    """Holds whoever syncs a file."""
+    """Holds every sync of a file at a gate."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -67,44 +69,44 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> HeldDisk:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_cancelled_while_the_disk_works(
-    desk: Desk, disk: HeldDisk, change: tuple[str, dict[str, object]]
+async def test_cancel_ends_the_run_although_the_disk_blocks(
+    runner: ToolRunner, disk: HeldDisk, change: tuple[str, dict[str, object]]
 ) -> None:
-    """R5: the run ends although the disk is stuck, and what the disk does later has no effect."""
-    await desk.does("view", file_path="a.txt")
-    run = await desk.begin(change)
+    """R5: the blocked disk operation has no effect when it completes later."""
+    await runner.call_ok("view", file_path="a.txt")
+    run = await runner.start(change)
     assert await asyncio.to_thread(disk.reached.wait, 30)
-    assert len(desk.names()) == 2
-    await cancelled(desk, run)
-    assert desk.read("a.txt") == OLD
+    assert len(runner.names()) == 2
+    await cancel_and_check(runner, run)
+    assert runner.read("a.txt") == OLD
     disk.go.set()
-    # The file that was being written goes first, then the directories that were made for it.
-    await until(lambda: os.listdir(desk.root) == ["a.txt"])
-    assert desk.read("a.txt") == OLD
-    assert [content for _, _, content in await desk.versions()] in ([OLD.decode()], [None])
+    # The temporary file is removed first, then the directories created for it.
+    await until(lambda: os.listdir(runner.root) == ["a.txt"])
+    assert runner.read("a.txt") == OLD
+    assert [content for _, _, content in await runner.versions()] in ([OLD.decode()], [None])
 
 
-async def test_a_published_change_is_recorded(project: Path) -> None:
-    """A cancel that comes after the new content is in place finds it in the history."""
+async def test_change_in_place_before_a_cancel_is_recorded(project: Path) -> None:
+    """A cancel after the new content is in place does not prevent its record in the history."""
     ledger = GatedLedger()
-    desk = await Desk(project).open(ledger=ledger)
-    await desk.does("write", file_path="b.txt", content="1")
+    runner = await ToolRunner(project).open(ledger=ledger)
+    await runner.call_ok("write", file_path="b.txt", content="1")
     ledger.hold(AddFile)
-    run = await desk.begin(("write", {"file_path": "b.txt", "content": "2"}))
-    # The old state is known already; the next to be stored is the new one.
+    run = await runner.start(("write", {"file_path": "b.txt", "content": "2"}))
+    # The old state is already recorded; the next record is of the new state.
     await ledger.gate.reached.wait()
     ledger.gate.open()
-    await desk.harness.quiet()
-    assert desk.harness.end_of(run).outcome == "completed"
-    assert desk.read("b.txt") == b"2"
-    assert [content for _, _, content in await desk.versions()] == [None, "1", "2"]
+    await runner.harness.quiet()
+    assert runner.harness.end_of(run).outcome == "completed"
+    assert runner.read("b.txt") == b"2"
+    assert [content for _, _, content in await runner.versions()] == [None, "1", "2"]
 
 
 # Searches
 
 
-class Watch:
-    """Starts children and keeps who they are."""
+class RecordedProcesses:
+    """Starts child processes and records them."""
 
     def __init__(self) -> None:
         self.started = asyncio.Event()
@@ -121,38 +123,38 @@ class Watch:
 
 
 SLOW: dict[str, object] = {"pattern": "(a+)+$(?#)", "path": "slow.txt"}
-"""A pattern that takes for ever on this text, in a program of ours that goes back and forth."""
+"""A pattern with catastrophic backtracking on this text."""
 
 
 @pytest.fixture
-async def searching(project: Path) -> tuple[Desk, Watch]:
-    watch = Watch()
-    desk = await Desk(project).open(ToolNeeds(spawn=watch))
-    # No ripgrep and no repository here: our own walk has to bear it.
-    desk.environment["PATH"] = "/nowhere"
-    desk.put("slow.txt", b"a" * 60 + b"!\n")
-    return desk, watch
+async def searching(project: Path) -> tuple[ToolRunner, RecordedProcesses]:
+    watch = RecordedProcesses()
+    runner = await ToolRunner(project).open(ToolNeeds(spawn=watch))
+    # No ripgrep and no repository here: the built-in walk must handle the cancel.
+    runner.environment["PATH"] = "/nowhere"
+    runner.write_file("slow.txt", b"a" * 60 + b"!\n")
+    return runner, watch
 
 
-async def test_c45_a_running_search_stops_with_its_run(searching: tuple[Desk, Watch]) -> None:
+async def test_c45_a_running_search_stops_with_its_run(searching: tuple[ToolRunner, RecordedProcesses]) -> None:
     """C-45 and C-54: the search is gone, and the write after it in the same step has no effect."""
-    desk, watch = searching
-    await desk.does("view", file_path="a.txt")
-    run = await desk.begin(("grep", SLOW), ("write", {"file_path": "a.txt", "content": "x"}))
+    runner, watch = searching
+    await runner.call_ok("view", file_path="a.txt")
+    run = await runner.start(("grep", SLOW), ("write", {"file_path": "a.txt", "content": "x"}))
     await watch.started.wait()
-    await cancelled(desk, run)
+    await cancel_and_check(runner, run)
     assert not watch.is_any_left()
-    assert desk.read("a.txt") == OLD
+    assert runner.read("a.txt") == OLD
 
 
-async def test_a_search_ends_when_its_time_is_up(project: Path) -> None:
-    """And nothing else begins in its place."""
-    watch = Watch()
+async def test_search_ends_at_its_time_limit(project: Path) -> None:
+    """No other search is started instead."""
+    watch = RecordedProcesses()
     settings = ToolSettings(grep={"timeout": 300_000_000})
-    desk = await Desk(project).open(ToolNeeds(spawn=watch, settings=lambda: settings))
-    desk.environment["PATH"] = "/nowhere"
-    desk.put("slow.txt", b"a" * 60 + b"!\n")
-    result = await desk.does("grep", **SLOW)
+    runner = await ToolRunner(project).open(ToolNeeds(spawn=watch, settings=lambda: settings))
+    runner.environment["PATH"] = "/nowhere"
+    runner.write_file("slow.txt", b"a" * 60 + b"!\n")
+    result = await runner.call_ok("grep", **SLOW)
     assert "stopped after 0.3 s" in result.content
     assert len(watch.pids) == 1
     assert not watch.is_any_left()

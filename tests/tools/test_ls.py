@@ -8,37 +8,37 @@ import pytest
 
 from holdfast.domain.settings import ToolSettings
 from holdfast.tools.registry import ToolNeeds
-from tools.desk import Desk, told
+from tools.tool_runner import ToolRunner, metadata_of
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
 
-def repository(desk: Desk) -> None:
-    (desk.root / ".git").mkdir()
+def repository(runner: ToolRunner) -> None:
+    (runner.root / ".git").mkdir()
 
 
-async def test_names_with_line_breaks_stay_in_their_line(desk: Desk) -> None:
-    """A JSON string, as the model has to give it back."""
-    repository(desk)
-    desk.put("b\nc.txt", b"needle\n")
-    whole = f'"{desk.root}/b\\nc.txt"'
-    assert '  - "b\\nc.txt"' in (await desk.does("ls")).content.splitlines()
-    assert (await desk.does("glob", pattern="*c.txt")).content == whole
-    found = (await desk.does("grep", pattern="needle")).content
+async def test_name_with_a_line_break_is_shown_as_a_json_string(runner: ToolRunner) -> None:
+    """The model must be able to pass the name back."""
+    repository(runner)
+    runner.write_file("b\nc.txt", b"needle\n")
+    whole = f'"{runner.root}/b\\nc.txt"'
+    assert '  - "b\\nc.txt"' in (await runner.call_ok("ls")).content.splitlines()
+    assert (await runner.call_ok("glob", pattern="*c.txt")).content == whole
+    found = (await runner.call_ok("grep", pattern="needle")).content
     assert found.splitlines()[2:] == [f"{whole}:", "  Line 1, Char 1: needle"]
 
 
-async def test_ls_shows_a_tree(desk: Desk) -> None:
-    repository(desk)
-    desk.put("b/c.txt", b"")
-    desk.put("b/d/e/f.txt", b"")
-    desk.put(".github/w.yml", b"")
-    os.symlink("b", desk.root / "link")
-    result = await desk.does("ls")
+async def test_ls_shows_a_tree(runner: ToolRunner) -> None:
+    repository(runner)
+    runner.write_file("b/c.txt", b"")
+    runner.write_file("b/d/e/f.txt", b"")
+    runner.write_file(".github/w.yml", b"")
+    os.symlink("b", runner.root / "link")
+    result = await runner.call_ok("ls")
     assert result.content.splitlines() == [
-        f"- {desk.root}/",
+        f"- {runner.root}/",
         "  - .github/",
         "    - w.yml",
         "  - a.txt",
@@ -49,64 +49,66 @@ async def test_ls_shows_a_tree(desk: Desk) -> None:
         "        - f.txt",
         "  - link -> b",
     ]
-    assert told(result) == {"number_of_files": 9, "truncated": False}
-    assert "c.txt" in (await desk.does("ls", path="b", depth=1)).content
-    assert "e/" not in (await desk.does("ls", path="b", depth=1)).content
+    assert metadata_of(result) == {"number_of_files": 9, "truncated": False}
+    assert "c.txt" in (await runner.call_ok("ls", path="b", depth=1)).content
+    assert "e/" not in (await runner.call_ok("ls", path="b", depth=1)).content
 
 
-async def test_ls_of_nothing(desk: Desk) -> None:
-    (desk.root / "b").mkdir()
-    assert "nothing in it" in (await desk.call("ls", path="b")).content
+async def test_ls_of_an_empty_directory(runner: ToolRunner) -> None:
+    (runner.root / "b").mkdir()
+    assert "nothing in it" in (await runner.call("ls", path="b")).content
 
 
-async def test_ls_outside_of_a_repository_is_short(desk: Desk) -> None:
-    desk.put("b/c/d/e.txt", b"")
-    assert "c/" in (await desk.does("ls")).content
-    assert "e.txt" not in (await desk.does("ls")).content
+async def test_ls_outside_a_repository_has_a_smaller_depth(runner: ToolRunner) -> None:
+    runner.write_file("b/c/d/e.txt", b"")
+    assert "c/" in (await runner.call_ok("ls")).content
+    assert "e.txt" not in (await runner.call_ok("ls")).content
     for number in range(103):
-        desk.put(f"f{number:03}", b"")
-    result = await desk.does("ls")
-    assert told(result) == {"number_of_files": 100, "truncated": True}
+        runner.write_file(f"f{number:03}", b"")
+    result = await runner.call_ok("ls")
+    assert metadata_of(result) == {"number_of_files": 100, "truncated": True}
     assert len([line for line in result.content.splitlines() if "- f" in line]) < 103
 
 
-async def test_ls_has_limits_that_a_user_may_set(project: Path) -> None:
+async def test_ls_limits_are_configurable(project: Path) -> None:
     settings = ToolSettings(ls={"max_items": 3, "max_depth": 1})
-    desk = await Desk(project).open(ToolNeeds(settings=lambda: settings))
+    runner = await ToolRunner(project).open(ToolNeeds(settings=lambda: settings))
     for name in ("b/x", "c/x", "d/x"):
-        desk.put(name, b"")
-    result = await desk.does("ls")
-    assert told(result) == {"number_of_files": 3, "truncated": True}
+        runner.write_file(name, b"")
+    result = await runner.call_ok("ls")
+    assert metadata_of(result) == {"number_of_files": 3, "truncated": True}
     assert "- x" not in result.content
 
 
-async def test_ls_cuts_at_the_bottom(project: Path) -> None:
-    """A large directory does not push its neighbours out."""
-    desk = await Desk(project).open(ToolNeeds(settings=lambda: ToolSettings(ls={"max_items": 10, "max_depth": 9})))
+async def test_ls_truncates_the_deepest_level_first(project: Path) -> None:
+    """A large directory does not displace its siblings."""
+    runner = await ToolRunner(project).open(
+        ToolNeeds(settings=lambda: ToolSettings(ls={"max_items": 10, "max_depth": 9}))
+    )
     for number in range(50):
-        desk.put(f"aa/{number}", b"")
-    desk.put("zz/last", b"")
-    assert "- zz/" in (await desk.does("ls")).content
+        runner.write_file(f"aa/{number}", b"")
+    runner.write_file("zz/last", b"")
+    assert "- zz/" in (await runner.call_ok("ls")).content
 
 
-async def test_ls_leaves_out_what_is_ignored(desk: Desk) -> None:
-    repository(desk)
+async def test_ls_omits_ignored_files(runner: ToolRunner) -> None:
+    repository(runner)
     for name in ("build/x", "keep/y.log", "keep/z.py", "node_modules/n", "own/o", "crush/c", "sub/only", "sub/other"):
-        desk.put(name, b"")
-    desk.put(".gitignore", b"build/\n*.log\n")
-    desk.put(".holdfastignore", b"own\n")
-    desk.put(".crushignore", b"/crush\n")
-    desk.put("sub/.ignore", b"only\n")
-    content = (await desk.does("ls", ignore=["*.txt"])).content
+        runner.write_file(name, b"")
+    runner.write_file(".gitignore", b"build/\n*.log\n")
+    runner.write_file(".holdfastignore", b"own\n")
+    runner.write_file(".crushignore", b"/crush\n")
+    runner.write_file("sub/.ignore", b"only\n")
+    content = (await runner.call_ok("ls", ignore=["*.txt"])).content
     assert "z.py" in content
     assert "other" in content
     for hidden in ("build", "y.log", "node_modules", "own/", "crush/", "only", "a.txt", ".git/"):
         assert hidden not in content, hidden
-    assert "- x" in (await desk.does("ls", path="build")).content
+    assert "- x" in (await runner.call_ok("ls", path="build")).content
 
 
 @pytest.mark.parametrize(("path", "says"), [("a.txt", "is a file"), ("nothing", "no directory")])
-async def test_ls_wants_a_directory(desk: Desk, path: str, says: str) -> None:
-    answer = await desk.fails("ls", path=path)
+async def test_ls_refuses_a_file(runner: ToolRunner, path: str, says: str) -> None:
+    answer = await runner.call_error("ls", path=path)
     assert path in answer
     assert says in answer

@@ -1,4 +1,4 @@
-"""Changes of files when the store, the disk or another program refuses at that moment: all of it or nothing."""
+"""File changes that the store, the disk or another program refuses: applied completely or not at all."""
 
 import asyncio
 import fcntl
@@ -17,8 +17,8 @@ from holdfast.testing.gates import Gate
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.files import atomic_write
-from tools.desk import Desk
-from tools.test_undo import take_back
+from tools.test_undo import undo_last
+from tools.tool_runner import ToolRunner
 from workspace.web_server import WebServer, web_server
 
 OLD = b"one\ntwo\nthree\n"
@@ -36,7 +36,7 @@ CHANGES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 class RefusingLedger(MemoryLedger):
-    """Refuses versions of files from some origin; others are stored."""
+    """Refuses file versions of certain origins and stores all others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,18 +68,18 @@ def ledger() -> RefusingLedger:
 
 
 @pytest.fixture
-async def stored(project: Path, ledger: RefusingLedger) -> Desk:
-    desk = await Desk(project).open(ledger=ledger)
-    path = desk.put("linked.txt", OLD)
-    os.link(path, desk.root / "other name.txt")
-    desk.put("marked.txt", b"\xef\xbb\xbfa\r\nb\r\n").chmod(0o640)
+async def stored(project: Path, ledger: RefusingLedger) -> ToolRunner:
+    runner = await ToolRunner(project).open(ledger=ledger)
+    path = runner.write_file("linked.txt", OLD)
+    os.link(path, runner.root / "other name.txt")
+    runner.write_file("marked.txt", b"\xef\xbb\xbfa\r\nb\r\n").chmod(0o640)
     for name in ("a.txt", "linked.txt", "marked.txt"):
-        await desk.does("view", file_path=name)
-    return desk
+        await runner.call_ok("view", file_path=name)
+    return runner
 
 
 def tree(root: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file with its content and mode, and every directory."""
+    """Return every file with content and mode, and every directory."""
     found: dict[str, tuple[bytes, int]] = {}
     for path in sorted(root.rglob("*")):
         data = b"" if path.is_dir() else path.read_bytes()
@@ -94,23 +94,23 @@ def descriptors() -> int:
 @pytest.mark.parametrize("origin", ["outside", "tool"])
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_change_that_cannot_be_recorded_is_not_made(
-    stored: Desk, ledger: RefusingLedger, web: WebServer, change: str, origin: Origin
+    stored: ToolRunner, ledger: RefusingLedger, web: WebServer, change: str, origin: Origin
 ) -> None:
-    """R5: a file never differs from what the history says of it, so that an undo can be relied on."""
+    """R5: a file never differs from its history, so that an undo is reliable."""
     tool, arguments = CHANGES[change]
     arguments = {name: value.replace("URL", web.url) if name == "url" else value for name, value in arguments.items()}  # type: ignore[attr-defined]
     before = tree(stored.root)
     names = (stored.root / "linked.txt").stat().st_ino
     ledger.origins = (origin,)
-    run = await stored.begin((tool, arguments))
+    run = await stored.start((tool, arguments))
     await stored.harness.quiet()
     assert tree(stored.root) == before
     assert (stored.root / "other name.txt").stat().st_ino == (stored.root / "linked.txt").stat().st_ino == names
     assert [file.origin for file in await stored.files() if file.origin == "tool"] == []
     assert stored.harness.end_of(run).outcome == "failed"
-    # Nothing stands in the way of the same change afterwards.
+    # Nothing prevents the same change afterwards.
     ledger.origins = ()
-    await stored.does(tool, **arguments)
+    await stored.call_ok(tool, **arguments)
     assert tree(stored.root) != before
     assert [file.origin for file in await stored.files()][-1] == "tool"
 
@@ -118,9 +118,9 @@ async def test_a_change_that_cannot_be_recorded_is_not_made(
 @pytest.mark.parametrize("is_refused", [True, False])
 @pytest.mark.parametrize("change", ["an edit", "a new file in new directories", "a download"])
 async def test_a_change_is_reverted_if_its_record_is_refused_after_a_cancel(
-    stored: Desk, ledger: RefusingLedger, web: WebServer, change: str, *, is_refused: bool
+    stored: ToolRunner, ledger: RefusingLedger, web: WebServer, change: str, *, is_refused: bool
 ) -> None:
-    """R5: the run is cancelled while the record is pending; the outcome of the record decides, not the cancel."""
+    """R5: the run is cancelled while the record is pending; the result of the record decides, not the cancel."""
     tool, arguments = CHANGES[change]
     arguments = {name: value.replace("URL", web.url) if name == "url" else value for name, value in arguments.items()}  # type: ignore[attr-defined]
     before = tree(stored.root)
@@ -137,12 +137,12 @@ async def test_a_change_is_reverted_if_its_record_is_refused_after_a_cancel(
 
     ledger.commit = commit_later  # type: ignore[method-assign]
     ledger.origins = ("tool",) if is_refused else ()
-    run = await stored.begin((tool, arguments))
+    run = await stored.start((tool, arguments))
     await pending.wait()
     assert tree(stored.root) != before
     tasks = TaskOwner()
     cancel = tasks.start(stored.harness.cancel(), name="cancel")
-    # The cancel stops the task of the run at once; its own record waits behind the one that is pending.
+    # The cancel stops the task of the run at once; its own record waits behind the pending one.
     for _ in range(20):
         await asyncio.sleep(0)
     assert not cancel.done()
@@ -154,84 +154,84 @@ async def test_a_change_is_reverted_if_its_record_is_refused_after_a_cancel(
     assert ("tool" in [file.origin for file in await stored.files()]) is not is_refused
 
 
-async def test_a_concurrent_change_by_another_program_is_kept(stored: Desk, ledger: RefusingLedger) -> None:
-    """The store refuses, and in the same moment somebody else writes: theirs stays."""
+async def test_a_concurrent_change_by_another_program_is_kept(stored: ToolRunner, ledger: RefusingLedger) -> None:
+    """The store refuses while another program writes: its content stays."""
     commit = ledger.commit
 
-    async def and_somebody_writes(
+    async def commit_and_write(
         workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
         try:
             return await commit(workspace, epoch, ticket, writes)
         except StorageUnavailable:
-            stored.put("a.txt", b"of somebody else\n")
+            stored.write_file("a.txt", b"of another program\n")
             raise
 
-    ledger.commit = and_somebody_writes  # type: ignore[method-assign]
+    ledger.commit = commit_and_write  # type: ignore[method-assign]
     ledger.origins = ("tool",)
-    await stored.begin(CHANGES["an edit"])
+    await stored.start(CHANGES["an edit"])
     await stored.harness.quiet()
-    assert stored.read("a.txt") == b"of somebody else\n"
+    assert stored.read("a.txt") == b"of another program\n"
     assert not [name for name in stored.names() if "holdfast" in name]
 
 
-# Taking back
+# Undo
 
 
 @pytest.fixture
-async def changed(project: Path, ledger: RefusingLedger) -> Desk:
-    """A run has changed a file, made two, and one of them in directories of its own."""
-    desk = await Desk(project).open(ledger=ledger)
-    desk.put("gone.txt", b"was here\n")
+async def changed(project: Path, ledger: RefusingLedger) -> ToolRunner:
+    """A run that changed one file and created two, one of them in new directories."""
+    runner = await ToolRunner(project).open(ledger=ledger)
+    runner.write_file("gone.txt", b"was here\n")
     for name in ("a.txt", "gone.txt"):
-        await desk.does("view", file_path=name)
+        await runner.call_ok("view", file_path=name)
     calls: list[tuple[str, dict[str, object]]] = [
         ("write", {"file_path": "a.txt", "content": "changed"}),
         ("write", {"file_path": "b.txt", "content": "made"}),
         ("write", {"file_path": "deep/er/c.txt", "content": "made too"}),
         ("write", {"file_path": "gone.txt", "content": "changed before it was removed"}),
     ]
-    await desk.begin(*calls, run_id="r1")
-    await desk.harness.quiet()
-    (desk.root / "gone.txt").unlink()
-    return desk
+    await runner.start(*calls, run_id="r1")
+    await runner.harness.quiet()
+    (runner.root / "gone.txt").unlink()
+    return runner
 
 
-BACK = {"a.txt": OLD, "gone.txt": b"was here\n"}
+RESTORED = {"a.txt": OLD, "gone.txt": b"was here\n"}
 
 
-def contents(desk: Desk) -> dict[str, bytes]:
-    return {name: desk.read(name) for name in desk.names()}
+def contents(runner: ToolRunner) -> dict[str, bytes]:
+    return {name: runner.read(name) for name in runner.names()}
 
 
-async def test_an_undo_of_several_files_is_made_and_recorded(changed: Desk) -> None:
+async def test_undo_of_several_files_is_applied_and_recorded(changed: ToolRunner) -> None:
     before = descriptors()
-    report = await take_back(changed, run="r1", force=True)
+    report = await undo_last(changed, run="r1", force=True)
     assert [file.outcome for file in report.files] == ["restored", "removed", "removed", "restored"]
-    assert contents(changed) == BACK
+    assert contents(changed) == RESTORED
     assert descriptors() == before
     assert sum(file.origin == "undo" for file in await changed.files()) == 4
 
 
 @pytest.mark.parametrize("origin", ["outside", "undo"])
-async def test_an_undo_that_cannot_be_recorded_is_not_made(
-    changed: Desk, ledger: RefusingLedger, origin: Origin
+async def test_undo_that_cannot_be_recorded_is_not_applied(
+    changed: ToolRunner, ledger: RefusingLedger, origin: Origin
 ) -> None:
-    """Before the first file, or after the last one."""
+    """The record fails before the first file, or after the last one."""
     before, open_before = tree(changed.root), descriptors()
     ledger.origins = (origin,)
     with pytest.raises(StorageUnavailable):
-        await take_back(changed, run="r1", force=True)
+        await undo_last(changed, run="r1", force=True)
     assert tree(changed.root) == before
     assert descriptors() == open_before
     assert "undo" not in {file.origin for file in await changed.files()}
     ledger.origins = ()
-    assert (await take_back(changed, run="r1", force=True)).is_done
-    assert contents(changed) == BACK
+    assert (await undo_last(changed, run="r1", force=True)).is_done
+    assert contents(changed) == RESTORED
 
 
 def failing(real: Callable[..., None], count: int) -> Callable[..., None]:
-    """The call of this number, counted from 0, is refused by the disk."""
+    """Fail the call of this number, counted from 0, with a disk error."""
     left = [count]
 
     def maybe(*arguments: object, **named: object) -> None:
@@ -244,52 +244,54 @@ def failing(real: Callable[..., None], count: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(("call", "count"), [("rename", 0), ("rename", 1), ("rename", 2), ("link", 0), ("fsync", 1)])
-async def test_an_undo_that_a_disk_refuses_in_the_middle_is_not_made(
-    changed: Desk, monkeypatch: pytest.MonkeyPatch, call: str, count: int
+async def test_undo_that_fails_midway_is_reverted(
+    changed: ToolRunner, monkeypatch: pytest.MonkeyPatch, call: str, count: int
 ) -> None:
-    """Whichever file it is: those before it are as they were, those after it too."""
+    """At whichever file it fails: every file is as it was."""
     before, open_before = tree(changed.root), descriptors()
     with monkeypatch.context() as patch:
         patch.setattr(atomic_write.os, call, failing(getattr(os, call), count))  # type: ignore[attr-defined]
         with pytest.raises(BadRequest, match="input/output error"):
-            await take_back(changed, run="r1", force=True)
+            await undo_last(changed, run="r1", force=True)
     assert tree(changed.root) == before
     assert descriptors() == open_before
     assert "undo" not in {file.origin for file in await changed.files()}
-    assert (await take_back(changed, run="r1", force=True)).is_done
-    assert contents(changed) == BACK
+    assert (await undo_last(changed, run="r1", force=True)).is_done
+    assert contents(changed) == RESTORED
 
 
 async def test_a_file_that_is_created_again_during_an_undo_is_not_overwritten(
-    changed: Desk, ledger: RefusingLedger
+    changed: ToolRunner, ledger: RefusingLedger
 ) -> None:
-    """The undo is not recorded, and what it had set aside finds its place taken: both files are kept."""
+    """The record fails and the original path is in use again: both files are kept."""
     commit = ledger.commit
 
-    async def and_somebody_writes(
+    async def commit_and_write(
         workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
         try:
             return await commit(workspace, epoch, ticket, writes)
         except StorageUnavailable:
-            changed.put("b.txt", b"of somebody else")
+            changed.write_file("b.txt", b"of another program")
             raise
 
-    ledger.commit = and_somebody_writes  # type: ignore[method-assign]
+    ledger.commit = commit_and_write  # type: ignore[method-assign]
     ledger.origins = ("undo",)
     with pytest.raises(StorageUnavailable):
-        await take_back(changed, run="r1", force=True)
-    assert changed.read("b.txt") == b"of somebody else"
+        await undo_last(changed, run="r1", force=True)
+    assert changed.read("b.txt") == b"of another program"
     assert b"made" in [changed.read(name) for name in changed.names() if name.startswith(".holdfast-")]
 
 
-async def test_an_undo_is_completed_although_its_caller_is_cancelled(changed: Desk, ledger: RefusingLedger) -> None:
-    """The client has gone while the undo is recorded: it is whole, or reverted if the record is refused."""
+async def test_an_undo_is_completed_although_its_caller_is_cancelled(
+    changed: ToolRunner, ledger: RefusingLedger
+) -> None:
+    """The client disconnects while the undo is recorded: it is completed, or reverted if the record is refused."""
     before = tree(changed.root)
     for is_refused in (True, False):
         ledger.origins = ("undo",) if is_refused else ()
         gate = ledger.undo_gate = Gate()
-        undoing = TaskOwner().start(take_back(changed, run="r1", force=True), name="undo")
+        undoing = TaskOwner().start(undo_last(changed, run="r1", force=True), name="undo")
         await gate.reached.wait()
         assert tree(changed.root) != before
         undoing.cancel()
@@ -301,29 +303,29 @@ async def test_an_undo_is_completed_although_its_caller_is_cancelled(changed: De
     assert "undo" in [file.origin for file in await changed.files()]
 
 
-async def test_an_undo_removes_the_temporary_files_of_a_killed_server(changed: Desk) -> None:
-    """Those that a process still uses stay, and so do other files."""
+async def test_an_undo_removes_the_temporary_files_of_a_killed_server(changed: ToolRunner) -> None:
+    """Temporary files that a process still uses, and other files, stay."""
     abandoned, used = ".holdfast-0123456789abcdef.tmp", ".holdfast-fedcba9876543210.tmp"
     others = [".holdfast-0123456789abcdef.kept", "a.tmp", "deep/.holdfast-0123456789abcdef.tmp"]
     for name in (abandoned, used, f"deep/er/{abandoned}", *others):
-        changed.put(name, b"x")
+        changed.write_file(name, b"x")
     held = os.open(changed.root / used, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        await take_back(changed, run="r1", force=True, dry=True)
+        await undo_last(changed, run="r1", force=True, dry=True)
         assert abandoned in changed.names()
-        await take_back(changed, run="r1", force=True)
+        await undo_last(changed, run="r1", force=True)
     finally:
         os.close(held)
     found = [name for name in changed.names() if "holdfast" in name or name.endswith(".tmp")]
     assert found == sorted([used, *others])
 
 
-# What is promised to be whole
+# Durability
 
 
-class Recording:
-    """The calls that make a file outlast a failure of power, in order."""
+class SyncRecorder:
+    """Records the calls that make a file durable, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         self.calls: list[str] = []
@@ -357,20 +359,20 @@ class Recording:
     ],
 )
 async def test_a_change_is_synced_before_its_result(
-    stored: Desk, monkeypatch: pytest.MonkeyPatch, change: str, calls: list[str]
+    stored: ToolRunner, monkeypatch: pytest.MonkeyPatch, change: str, calls: list[str]
 ) -> None:
-    """R1 for files: first the content, then the name, then the directory that holds the name."""
+    """R1 for files: first the content, then the name, then the directory that contains the name."""
     tool, arguments = CHANGES[change]
     with monkeypatch.context() as patch:
-        recording = Recording(patch, stored.root)
-        await stored.does(tool, **arguments)
+        recording = SyncRecorder(patch, stored.root)
+        await stored.call_ok(tool, **arguments)
     assert recording.calls == calls
 
 
-async def test_an_undo_is_synced_before_its_result(changed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_undo_is_synced_before_its_result(changed: ToolRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        recording = Recording(patch, changed.root)
-        await take_back(changed, run="r1", force=True)
+        recording = SyncRecorder(patch, changed.root)
+        await undo_last(changed, run="r1", force=True)
     assert recording.calls[:2] == ["fsync draft"] * 2
     assert recording.calls.count("fsync directory") == 4
     assert recording.calls[-1] == "fsync directory"
@@ -378,9 +380,9 @@ async def test_an_undo_is_synced_before_its_result(changed: Desk, monkeypatch: p
     assert recording.calls.index(names[0]) == 2
 
 
-async def test_a_limit_of_the_download_leaves_no_record(project: Path, web: WebServer) -> None:
-    """Nothing is recorded of a file that was not saved, and no directory is left of it."""
-    desk = await Desk(project).open(ToolNeeds(download_limit=3))
-    await desk.fails("download", url=f"{web.url}/page", file_path="saved/page.txt")
-    assert list(tree(desk.root)) == ["a.txt"]
-    assert not await desk.files()
+async def test_download_over_its_limit_leaves_no_record(project: Path, web: WebServer) -> None:
+    """Nothing is recorded for a file that was not saved, and no directory is left behind."""
+    runner = await ToolRunner(project).open(ToolNeeds(download_limit=3))
+    await runner.call_error("download", url=f"{web.url}/page", file_path="saved/page.txt")
+    assert list(tree(runner.root)) == ["a.txt"]
+    assert not await runner.files()

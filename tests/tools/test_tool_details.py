@@ -1,4 +1,4 @@
-"""Details of answers and questions of the tools that read: what is shown at the edges, and who is asked."""
+"""Results and permission requests of the read tools in edge cases."""
 
 import base64
 import json
@@ -16,13 +16,13 @@ from holdfast.tools.agent import Agent
 from holdfast.tools.glob import Glob
 from holdfast.tools.grep import Grep
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from holdfast.workspace.files.open_files import digest_of
+from holdfast.workspace.files.safe_open import digest_of
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process.piped_process import Child
 from holdfast.workspace.search.search import FileMatches, GrepRequest, Match, Searcher, SearchScope, TextMatches
-from tools.direct import Direct
+from tools.direct_calls import DirectCaller
 from trials.sandbox_escapes import git
-from workspace.test_search_ways import Played
+from workspace.test_search_programs import FakeProgram
 
 PNG = b"\x89PNG\r\n\x1a\n and more"
 
@@ -34,8 +34,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-async def caller(root: Path, needs: ToolNeeds | None = None) -> Direct:
-    return Direct(root, await BuiltinTools(needs).current())
+async def caller(root: Path, needs: ToolNeeds | None = None) -> DirectCaller:
+    return DirectCaller(root, await BuiltinTools(needs).current())
 
 
 # view
@@ -57,7 +57,7 @@ async def caller(root: Path, needs: ToolNeeds | None = None) -> Direct:
         ("a\nb\n", {"offset": -1, "limit": -1}, ["     1|a", "(1 more lines; go on with offset=1)"]),
     ],
 )
-async def test_what_is_said_besides_the_lines(
+async def test_remarks_beside_the_lines_of_a_view(
     root: Path, content: str, arguments: dict[str, object], shown: list[str]
 ) -> None:
     (root / "f").write_text(content)
@@ -65,7 +65,7 @@ async def test_what_is_said_besides_the_lines(
     assert (await call.text("view", file_path="f", **arguments)).split("\n") == ["<file>", *shown, "</file>"]
 
 
-async def test_an_image_counts_as_read_like_a_text(root: Path) -> None:
+async def test_viewed_image_is_marked_as_read(root: Path) -> None:
     (root / "sub").mkdir()
     (root / "sub/p.png").write_bytes(PNG)
     call = await caller(root)
@@ -81,9 +81,9 @@ async def test_an_image_counts_as_read_like_a_text(root: Path) -> None:
 
 
 async def test_the_lines_of_an_enormous_file_are_bounded_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit that a model gives does not make the server hold all of a file that is too large to be held."""
+    """A large `limit` of the model does not make the server hold the whole of a huge file."""
     (root / "f").write_text("".join(f"{number:05}\n" for number in range(1, 101)))
-    monkeypatch.setattr(view, "_WHOLE", 60)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", 60)
     call = await caller(root)
     shown = (await call.text("view", file_path="f", limit=1_000)).split("\n")
     assert shown == [
@@ -95,8 +95,8 @@ async def test_the_lines_of_an_enormous_file_are_bounded_together(root: Path, mo
     assert await call.text("view", file_path="f", offset=10**12) == "<file>\n(the file ends before this)\n</file>"
 
 
-async def test_only_directories_outside_may_be_read_without_asking(root: Path) -> None:
-    """Inside of the workspace a rule may forbid it, also if the workspace has skills in it."""
+async def test_approval_free_directories_apply_only_outside_the_workspace(root: Path) -> None:
+    """Inside the workspace a deny rule still applies, even if the workspace contains skills."""
     outside = root.parent / "skills"
     outside.mkdir()
     for folder in (root, outside, root.parent):
@@ -111,9 +111,9 @@ async def test_only_directories_outside_may_be_read_without_asking(root: Path) -
 # agent
 
 
-def test_agents_are_described_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list is bounded as a whole; where it gets too long there are only names."""
-    monkeypatch.setattr(agent, "_LONGEST_LIST", 60)
+def test_agent_descriptions_are_omitted_when_the_list_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is bounded as a whole; a list that is too long contains only names."""
+    monkeypatch.setattr(agent, "_MAX_LIST_LENGTH", 60)
     offered = [("a", "x" * 40), ("b", "x" * 40), ("c", "y" * 20), ("d", " z\n z ")]
     tool = Agent(lambda: offered)
     assert tool.spec.description.splitlines()[-4:] == [f"- a: {'x' * 40}", "- b", "- c", "- d: z z"]
@@ -127,8 +127,8 @@ def test_agents_are_described_while_there_is_room(monkeypatch: pytest.MonkeyPatc
 # grep and glob
 
 
-class Finder(Searcher):
-    """Finds what it was told to, and keeps where it was to look."""
+class FakeSearch(Searcher):
+    """Returns prepared results and records the search parameters."""
 
     def __init__(self, text: TextMatches | None = None, files: FileMatches | None = None) -> None:
         super().__init__()
@@ -151,12 +151,14 @@ class Finder(Searcher):
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("is_truncated", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 2])
-async def test_the_result_of_a_search(root: Path, count: int, is_truncated: bool, is_late: bool) -> None:
-    """What was cut, and what was broken off, is called so: a model must not take it for all there is."""
+async def test_truncated_and_aborted_searches_are_marked(
+    root: Path, count: int, is_truncated: bool, is_late: bool
+) -> None:
+    """A model must not take a truncated or aborted search for a complete one."""
     matches = tuple(Match("sub/f\n", line, 3, "text") for line in range(1, count + 1))
     paths = tuple(f"f{number}\n" for number in range(count))
-    finder = Finder(TextMatches(matches, is_truncated, is_late), FileMatches(paths, is_truncated, is_late))
-    call = Direct(root, [Grep(finder), Glob(finder)])
+    finder = FakeSearch(TextMatches(matches, is_truncated, is_late), FileMatches(paths, is_truncated, is_late))
+    call = DirectCaller(root, [Grep(finder), Glob(finder)])
     outcome = await call("grep", pattern="x")
     assert json.loads(outcome.metadata) == {"number_of_matches": count, "truncated": is_truncated or is_late}
     late = "The search was stopped after 5 s: narrow it with path or include."
@@ -178,13 +180,13 @@ async def test_the_result_of_a_search(root: Path, count: int, is_truncated: bool
     assert ("No files found" in lines) is (count == 0 and not is_truncated and not is_late)
 
 
-async def test_where_is_searched_and_for_how_long(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_search_directory_and_time_limit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/server")
     (root / "sub").mkdir()
     (root / "sub/f").write_text("")
-    finder = Finder(TextMatches((Match("f", 1, 1, "x"),), is_truncated=False, is_timed_out=False))
+    finder = FakeSearch(TextMatches((Match("f", 1, 1, "x"),), is_truncated=False, is_timed_out=False))
     settings = ToolSettings()
-    call = Direct(root, [Grep(finder, lambda: settings), Glob(finder, lambda: settings)])
+    call = DirectCaller(root, [Grep(finder, lambda: settings), Glob(finder, lambda: settings)])
     call.environment = {"PATH": "/client", "LANG": "C", "SECRET": "s"}
     assert f"\n{root}/sub/f:\n" in await call.text("grep", pattern="x", path="sub/f")
     await call("glob", pattern=f"{root}/sub/*", path="sub")
@@ -206,8 +208,8 @@ async def test_where_is_searched_and_for_how_long(root: Path, monkeypatch: pytes
     ]
 
 
-async def test_searches_use_what_they_are_given(root: Path, tmp_path: Path) -> None:
-    """The start of programs, the private git, and the limits of the user."""
+async def test_searches_use_the_injected_launcher_git_and_limits(root: Path, tmp_path: Path) -> None:
+    """The process launcher, the private git, and the user's limits."""
     git("init", "-q", cwd=root)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -216,7 +218,7 @@ async def test_searches_use_what_they_are_given(root: Path, tmp_path: Path) -> N
 
     async def start(arguments: Sequence[str], *_: object) -> Child:
         started.append(arguments)
-        return Played(b"", b"", None)
+        return FakeProgram(b"", b"", None)
 
     settings = ToolSettings(grep={"timeout": 1}, glob={"timeout": 1})
     private = PrivateGit(str(tmp_path / "git"))

@@ -1,4 +1,4 @@
-"""What each tool requires, bounds and tells: every limit at its edge, every form of an answer."""
+"""Requirements and limits of each tool, at every boundary and in every form of result."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from holdfast.tools.base import metadata
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
 from planting import assert_async_clauses_decide
-from tools.direct import Direct
+from tools.direct_calls import DirectCaller
 
 QUESTION: dict[str, object] = {"type": "yes_no", "question": "Now?", "description": "It matters."}
 
@@ -33,8 +33,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-async def caller(root: Path, needs: ToolNeeds | None = None, *more: Tool) -> Direct:
-    return Direct(root, [*await BuiltinTools(needs).current(), *more])
+async def caller(root: Path, needs: ToolNeeds | None = None, *more: Tool) -> DirectCaller:
+    return DirectCaller(root, [*await BuiltinTools(needs).current(), *more])
 
 
 # Questions
@@ -49,7 +49,7 @@ def single(*offered: dict[str, object], kind: str = "single_choice") -> dict[str
 
 
 async def check_questions(root: Path) -> None:
-    call = Direct(root, [QuestionTool()])
+    call = DirectCaller(root, [QuestionTool()])
 
     async def wrong(*asked: dict[str, object]) -> str:
         before = len(call.inquiries)
@@ -90,7 +90,7 @@ async def check_questions(root: Path) -> None:
 
 async def test_questions_have_limits(root: Path) -> None:
     await check_questions(root)
-    checked = [question._check, question._wrong_with, question._wrong_with_choices]
+    checked = [question._check, question._question_problem, question._choices_problem]
     await assert_async_clauses_decide(checked, lambda: check_questions(root))
 
 
@@ -110,7 +110,7 @@ async def test_questions_have_limits(root: Path) -> None:
     ],
 )
 async def test_answers_are_returned_to_the_model(root: Path, answer: QuestionAnswer, lines: list[str]) -> None:
-    call = Direct(root, [QuestionTool()])
+    call = DirectCaller(root, [QuestionTool()])
     call.answers = (answer,)
     assert (await call("question", questions=[QUESTION])).content.split("\n") == ["Q1: Now?", *lines]
     call.answers = (answer, answer)
@@ -118,35 +118,35 @@ async def test_answers_are_returned_to_the_model(root: Path, answer: QuestionAns
     assert [block.split("\n")[0] for block in both] == ["Q1: Now?", "Q2: Then?"]
 
 
-# Plans
+# Todos
 
 
 def item(content: str, status: str = "pending") -> dict[str, object]:
     return {"content": content, "status": status, "active_form": f"doing {content}"}
 
 
-async def test_a_plan_tells_what_has_changed(root: Path) -> None:
+async def test_todos_metadata_reports_changes(root: Path) -> None:
     call = await caller(root)
-    first = await call.told("todos", todos=[item("a", "completed"), item("b", "in_progress"), item("c")])
+    first = await call.metadata("todos", todos=[item("a", "completed"), item("b", "in_progress"), item("c")])
     shown = {name: first.get(name) for name in ("is_new", "just_completed", "just_started", "completed", "total")}
     assert shown == {"is_new": True, "just_completed": None, "just_started": "doing b", "completed": 1, "total": 3}
-    second = await call.told(
+    second = await call.metadata(
         "todos",
         todos=[item("a", "completed"), item("b", "completed"), item("c", "in_progress"), item("d", "completed")],
     )
     shown = {name: second.get(name) for name in shown}
     expected = {"is_new": False, "just_completed": ["b", "d"], "just_started": "doing c", "completed": 3, "total": 4}
     assert shown == expected
-    third = await call.told("todos", todos=[item("c", "in_progress"), item("e", "in_progress")])
+    third = await call.metadata("todos", todos=[item("c", "in_progress"), item("e", "in_progress")])
     assert (third.get("just_started"), third.get("just_completed")) == ("doing e", None)
     text = await call.text("todos", todos=[item("c", "in_progress"), item("e", "in_progress"), item("f")])
     assert text == ("The list was saved: 1 to do, 2 in progress, 0 done. Have only one step in progress at a time.")
     assert await call.text("todos", todos=[item("f")]) == "The list was saved: 1 to do, 0 in progress, 0 done."
     assert await call.text("todos", todos=[]) == "The list is empty now."
-    assert (await call.told("todos", todos=[item("g")]))["is_new"] is True
+    assert (await call.metadata("todos", todos=[item("g")]))["is_new"] is True
 
 
-async def test_a_plan_has_a_limit(root: Path) -> None:
+async def test_todos_have_a_limit(root: Path) -> None:
     call = await caller(root)
     assert "200 to do" in await call.text("todos", todos=[item(str(number)) for number in range(200)])
     stored = len(call.operations)
@@ -154,8 +154,8 @@ async def test_a_plan_has_a_limit(root: Path) -> None:
     assert len(call.operations) == stored
 
 
-async def test_plans_of_few_sessions_are_remembered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(todos, "_MOST_REMEMBERED", 2)
+async def test_todos_of_few_sessions_are_cached(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(todos, "_MAX_CACHED", 2)
     call = await caller(root)
     for session in ("s1", "s2", "s1", "s3"):
         call.session_id = SessionId(session)
@@ -163,34 +163,34 @@ async def test_plans_of_few_sessions_are_remembered(root: Path, monkeypatch: pyt
     new = {}
     for session in ("s1", "s3", "s2"):
         call.session_id = SessionId(session)
-        new[session] = (await call.told("todos", todos=[item("x")]))["is_new"]
+        new[session] = (await call.metadata("todos", todos=[item("x")]))["is_new"]
     assert new == {"s1": False, "s3": False, "s2": True}
 
 
-async def test_a_stored_plan_counts_and_not_what_was_written(root: Path) -> None:
-    async def known(_: ToolContext) -> list[Todo]:
+async def test_stored_todos_take_precedence_over_written_ones(root: Path) -> None:
+    async def stored_list(_: ToolContext) -> list[Todo]:
         return [Todo("x", "completed", "x")]
 
-    call = await caller(root, ToolNeeds(known_todos=known))
+    call = await caller(root, ToolNeeds(known_todos=stored_list))
     for _ in range(2):
-        told = await call.told("todos", todos=[item("x", "completed"), item("y", "completed")])
-        assert (told["is_new"], told["just_completed"]) == (False, ["y"])
+        metadata = await call.metadata("todos", todos=[item("x", "completed"), item("y", "completed")])
+        assert (metadata["is_new"], metadata["just_completed"]) == (False, ["y"])
 
 
 # The log
 
 
-async def test_the_end_of_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_tool_shows_the_end_of_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = root / "log"
     call = await caller(root, ToolNeeds(log_file=lambda: log))
     assert await call.text("holdfast_logs") == "The log is empty."
     log.write_text("one\n\n  \ntoken=abcdefgh12345678\n" + "x" * 2_000 + "\n" + "y" * 2_001)
     lines = (await call.text("holdfast_logs")).split("\n")
     assert lines == ["one", "token=[hidden]", "x" * 2_000, "y" * 2_000 + "…"]
-    # Only whole lines of the last part.
+    # Only complete lines of the last part.
     log.write_text("first\nsecond\nthird\n")
     for most, expected in ((19, "first\nsecond\nthird"), (18, "second\nthird"), (7, "third")):
-        monkeypatch.setattr(logs, "_MOST_BYTES", most)
+        monkeypatch.setattr(logs, "_MAX_BYTES", most)
         assert await call.text("holdfast_logs") == expected, most
     log.unlink()
     log.mkdir()
@@ -198,7 +198,7 @@ async def test_the_end_of_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "keeps no log file" in await (await caller(root)).text("holdfast_logs")
 
 
-async def test_the_report_of_the_configuration(root: Path) -> None:
+async def test_info_tool_reports_the_configuration(root: Path) -> None:
     async def facts(context: ToolContext) -> dict[str, list[str]]:
         return {"models": ["one", "api_key = sk-1234567890abcdef1234"], "mcp": []}
 
@@ -210,10 +210,10 @@ async def test_the_report_of_the_configuration(root: Path) -> None:
     assert "[models]" not in await (await caller(root)).text("holdfast_info")
 
 
-# Helpers
+# Sub-agents
 
 
-async def test_agents_that_are_offered() -> None:
+async def test_agent_tool_lists_the_offered_agents() -> None:
     offered = [("a", "does\n  a"), ("b", "x" * 8_000), ("c", "small")]
     tool = Agent(lambda: offered)
     base = Agent().spec.description
@@ -230,8 +230,8 @@ async def test_agents_that_are_offered() -> None:
     assert tool.spec.description == base
 
 
-async def test_helpers_need_a_prompt(root: Path) -> None:
-    call = Direct(root, [Agent(), AgenticFetch()])
+async def test_sub_agents_need_a_prompt(root: Path) -> None:
+    call = DirectCaller(root, [Agent(), AgenticFetch()])
     for name in ("agent", "agentic_fetch"):
         assert "The prompt is empty" in await call.text(name, prompt=" \n")
     assert "There are none." in await call.text("agent", prompt="x", agent="y")
@@ -239,8 +239,8 @@ async def test_helpers_need_a_prompt(root: Path) -> None:
     assert (call.subagent_tasks, call.permits) == ([], [])
 
 
-async def test_helpers_do_not_reach_private_places(root: Path) -> None:
-    call = Direct(root, [WebFetch()])
+async def test_sub_agents_do_not_reach_private_addresses(root: Path) -> None:
+    call = DirectCaller(root, [WebFetch()])
     for host in ("127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254"):
         with pytest.raises(PermissionDenied, match="helpers may not go there") as error:
             await call("web_fetch", url=f"http://{host}/")
@@ -258,10 +258,10 @@ async def test_helpers_do_not_reach_private_places(root: Path) -> None:
     assert permit.params == {"url": "https://example.org/a"}
 
 
-# Which tools there are
+# Registry
 
 
-async def test_which_tools_there_are() -> None:
+async def test_registry_lists_the_expected_tools() -> None:
     class Own:
         is_parallel = False
 
@@ -284,19 +284,19 @@ async def test_which_tools_there_are() -> None:
     assert set(every) - set(left) == {"view", "ls", "zz"}
     brought: list[Tool] = [Own("write"), Own("brought"), Own("view")]  # type: ignore[list-item]
     both = AllTools(builtin, lambda: brought)
-    # A name that is taken stays with whoever has it; one that was given up may be used.
+    # A name in use is not replaced; a name that was freed may be used.
     assert names(await both.current()) == [*left, "brought", "view"]
     assert (await both.current())[-1] is brought[-1]
     some = SomeTools(both, frozenset({"grep", "brought", "nothing"}), Own("extra"))  # type: ignore[arg-type]
     assert names(await some.current()) == ["grep", "brought", "extra"]
 
 
-def test_metadata_leaves_out_what_is_none() -> None:
+def test_metadata_omits_none() -> None:
     assert json.loads(metadata(a=None, b=0, c="", d=False)) == {"b": 0, "c": "", "d": False}
     assert "é" in metadata(a="é")
 
 
-async def test_names_that_models_mix_up(root: Path) -> None:
+async def test_misnamed_arguments_are_accepted(root: Path) -> None:
     call = await caller(root)
     (root / "f").write_text("x\n")
     for name in ("path", "filepath", "file", "filename", "filePath", "absolute_path", "target_file"):
@@ -307,7 +307,7 @@ async def test_names_that_models_mix_up(root: Path) -> None:
         assert "Found 1 match" in await call.text("grep", **{name: "x"})
     for name in ("glob", "file_pattern", "include_pattern"):
         assert await call.text("grep", pattern="x", **{name: "*.py"}) == "No matches found"
-    # The right name wins, and a wrong one beside it is explained.
+    # The correct name wins, and a wrong one beside it is reported.
     assert "Wrong arguments" in await call.text("view", file_path="f", path="g")
     await call.text("edit", filePath="n", newString="a a")
     await call.text("edit", file="n", old_str="a", new_str="b", replaceAll="true")
@@ -332,7 +332,7 @@ PICTURES: dict[str, tuple[str, bytes]] = {
 }
 
 
-async def test_pictures(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_view_of_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = await caller(root)
     for name, (kind, data) in PICTURES.items():
         (root / name).write_bytes(data)
@@ -346,7 +346,7 @@ async def test_pictures(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         call.takes_images = False
     assert len(call.operations) == len(PICTURES)
     call.takes_images = True
-    monkeypatch.setattr(view, "_MOST_BYTES", 8)
+    monkeypatch.setattr(view, "_MAX_BYTES", 8)
     assert "at most 8 are taken" in await call.text("view", file_path="a.PNG")
 
 
@@ -354,40 +354,42 @@ class Skill:
     name, description = "sharp", "cuts"
 
 
-async def test_a_skill_is_shown_whole_and_by_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "_MOST_BYTES", 1_000)
+async def test_view_of_a_skill_is_complete_and_names_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "_MAX_BYTES", 1_000)
     path = root / "SKILL.md"
     path.write_text("".join(f"line {number}\n" for number in range(1, 301)))
     call = await caller(root, ToolNeeds(skill_at=lambda place: Skill() if place == str(path) else None))
     outcome = await call("view", file_path="SKILL.md")
     assert "   300|line 300\n</file>" in outcome.content
-    told = json.loads(outcome.metadata)
-    shown = {name: told[name] for name in ("resource_type", "resource_name", "resource_description")}
+    metadata = json.loads(outcome.metadata)
+    shown = {name: metadata[name] for name in ("resource_type", "resource_name", "resource_description")}
     assert shown == {"resource_type": "skill", "resource_name": "sharp", "resource_description": "cuts"}
     assert "(299 more lines" in await call.text("view", file_path="SKILL.md", limit=1)
     (root / "other").write_text(path.read_text())
     assert "Ask for fewer" in await call.text("view", file_path="other")
-    assert "resource_type" not in await call.told("view", file_path="other", limit=2)
+    assert "resource_type" not in await call.metadata("view", file_path="other", limit=2)
 
 
-async def test_how_much_of_a_file_is_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_view_limits_lines_and_bytes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "f").write_text("ab\ncé\n")
     call = await caller(root)
     for most, is_shown in ((7, True), (6, False)):
-        monkeypatch.setattr(view, "_MOST_BYTES", most)
+        monkeypatch.setattr(view, "_MAX_BYTES", most)
         assert (await call.text("view", file_path="f")).startswith("<file>") is is_shown
         assert (await call.text("view", file_path="f", limit=1)).startswith("<file>")
-    assert len(call.operations) == 4, "also what is refused was read"
+    assert len(call.operations) == 4, "a refused read is recorded too"
     monkeypatch.undo()
-    monkeypatch.setattr(view, "_LONGEST_LINE", 4)
+    monkeypatch.setattr(view, "_MAX_LINE_LENGTH", 4)
     (root / "g").write_text("abcd\nabcde\néé\néép\naéé\n")
     assert (await call.text("view", file_path="g")).split("\n")[1:6] == [
         "     1|abcd", "     2|abcd...", "     3|éé", "     4|éé...", "     5|aé...",
     ]  # fmt: skip
 
 
-async def test_a_file_that_is_too_large_to_be_held(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read up to the lines that are asked for, and no further."""
+async def test_view_reads_a_huge_file_only_up_to_the_requested_lines(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later lines are not read."""
     (root / "f").write_text("".join(f"line {number}\r\n" for number in range(1, 7)))
     call = await caller(root)
 
@@ -396,20 +398,20 @@ async def test_a_file_that_is_too_large_to_be_held(root: Path, monkeypatch: pyte
 
     whole = await shown()
     size = (root / "f").stat().st_size
-    monkeypatch.setattr(view, "_WHOLE", size)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", size)
     assert await shown() == whole
     assert call.operations[-1].mark.digest  # type: ignore[union-attr]
-    monkeypatch.setattr(view, "_WHOLE", size - 1)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", size - 1)
     assert await shown() == [*whole, "(the file goes on)"]
-    assert not call.operations[-1].mark.digest, "nobody has seen all of it"  # type: ignore[union-attr]
+    assert not call.operations[-1].mark.digest, "not all of it was read"  # type: ignore[union-attr]
     assert await shown(offset=4, limit=1) == ["     5|line 5", "(the file goes on)"]
     assert await shown(offset=6) == ["(the file ends before this)"]
-    monkeypatch.setattr(view, "_WHOLE", 8)
+    monkeypatch.setattr(view, "_MAX_FILE_SIZE", 8)
     assert "A line of f has 8 bytes" in await call.text("view", file_path="f")
 
 
-async def test_how_much_of_a_tree_is_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits of a user, and those in and outside of a repository."""
+async def test_ls_limits_depth_and_entries(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's limits, and the defaults inside and outside a repository."""
     for name in ("a/b/c/d", "e"):
         (root / name).mkdir(parents=True)
     limits: dict[str, int] = {}
@@ -417,10 +419,10 @@ async def test_how_much_of_a_tree_is_shown(root: Path, monkeypatch: pytest.Monke
 
     async def shown(**arguments: object) -> tuple[int, bool, int]:
         outcome = await call("ls", **arguments)
-        told = json.loads(outcome.metadata)
+        metadata = json.loads(outcome.metadata)
         depths = [len(line) - len(line.lstrip()) for line in outcome.content.split("\n") if "- " in line]
-        assert ("more than" in outcome.content) is told["truncated"]
-        return told["number_of_files"], told["truncated"], max(depths) // 2
+        assert ("more than" in outcome.content) is metadata["truncated"]
+        return metadata["number_of_files"], metadata["truncated"], max(depths) // 2
 
     assert await shown() == (3, False, 2), "two levels outside of a repository"
     assert await shown(depth=3) == (4, False, 3)
@@ -435,14 +437,14 @@ async def test_how_much_of_a_tree_is_shown(root: Path, monkeypatch: pytest.Monke
         found, is_cut, _ = await shown()
         assert (found, is_cut) == (most, most < 5)
     limits["max_items"] = 0
-    monkeypatch.setattr(ls, "_MOST", 2)
+    monkeypatch.setattr(ls, "_MAX_ITEMS", 2)
     assert (await shown())[:2] == (2, True)
     (root / ".git").rmdir()
-    monkeypatch.setattr(ls, "_MOST_ELSEWHERE", 1)
+    monkeypatch.setattr(ls, "_MAX_ITEMS_ELSEWHERE", 1)
     assert (await shown())[:2] == (1, True)
 
 
-async def test_what_a_file_is_not(root: Path) -> None:
+async def test_view_refuses_files_that_are_not_text(root: Path) -> None:
     call = await caller(root)
     (root / "f").write_text("x")
     assert "There is no directory nothing." in await call.text("ls", path="nothing")
@@ -457,16 +459,16 @@ async def test_what_a_file_is_not(root: Path) -> None:
     assert "There is no file nothing" in await call.text("edit", file_path="nothing", old_string="y")
 
 
-async def test_remarks_follow_what_was_done(root: Path) -> None:
-    """What somebody has to say of a file is added to the result, with its real path."""
-    told: list[tuple[str, str]] = []
+async def test_remarks_are_appended_to_the_result(root: Path) -> None:
+    """Remarks about a file are appended to the result; they receive its real path."""
+    metadata: list[tuple[str, str]] = []
 
     def remark(kind: str) -> Callable[[str], object]:
-        async def say(path: str) -> str:
-            told.append((kind, path.removeprefix(f"{root}/")))
+        async def remark_on(path: str) -> str:
+            metadata.append((kind, path.removeprefix(f"{root}/")))
             return f"a remark on {kind}"
 
-        return say
+        return remark_on
 
     needs = ToolNeeds(on_view=remark("view"), on_change=remark("change"))  # type: ignore[arg-type]
     call = await caller(root, needs)
@@ -479,6 +481,6 @@ async def test_remarks_follow_what_was_done(root: Path) -> None:
     ):
         kind = "view" if tool == "view" else "change"
         assert (await call.text(tool, file_path="f", **arguments)).endswith(f"\na remark on {kind}"), tool
-    assert told == [("change", "f")] * 3 + [("view", "f")]
+    assert metadata == [("change", "f")] * 3 + [("view", "f")]
     silent = await caller(root)
     assert (await silent.text("view", file_path="f")).endswith("</file>")

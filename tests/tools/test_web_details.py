@@ -1,4 +1,4 @@
-"""fetch and download at their edges: clocks, kinds of answers, limits, proxies, and what is asked again."""
+"""fetch and download in edge cases: time limits, content types, size limits, proxies, repeated approvals."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from holdfast.tools.agentic_fetch import WebFetch
 from holdfast.tools.fetch import without_clock
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
 from holdfast.workspace.web_client import Target, WebClient, address_note, parse_target
-from tools.direct import Direct
+from tools.direct_calls import DirectCaller
 from workspace.web_server import Visit, WebServer, web_server
 
 
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-async def caller(root: Path, limit: int = 1 << 20) -> Direct:
+async def caller(root: Path, limit: int = 1 << 20) -> DirectCaller:
     async def resolve(host: str, _: int) -> Sequence[str]:
         if host == "odd.example":
             raise UnicodeError
@@ -43,7 +43,7 @@ async def caller(root: Path, limit: int = 1 << 20) -> Direct:
 
     way = WebClient(resolve)
     tools = await BuiltinTools(ToolNeeds(web=way, download_limit=limit)).current()
-    return Direct(root, [*tools, WebFetch(way)])
+    return DirectCaller(root, [*tools, WebFetch(way)])
 
 
 def send(server: WebServer, path: str, body: bytes = b"", status: int = 200, *headers: str) -> None:
@@ -54,7 +54,7 @@ def send(server: WebServer, path: str, body: bytes = b"", status: int = 200, *he
 
 
 def test_the_time_limit_is_suspended_while_an_approval_is_pending() -> None:
-    """And goes on with what was left of it, not with more."""
+    """It continues with the remaining time, not with more."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -85,14 +85,14 @@ def test_the_time_limit_is_suspended_while_an_approval_is_pending() -> None:
         ("image/png", b"a", "error: This is image/png, not text. Use download to save it."),
     ],
 )
-async def test_what_is_made_of_an_answer(root: Path, web: WebServer, kind: str, body: bytes, shown: str) -> None:
+async def test_content_is_converted_by_its_type(root: Path, web: WebServer, kind: str, body: bytes, shown: str) -> None:
     send(web, "/", body, 200, *([f"Content-Type: {kind}"] if kind else []))
     call = await caller(root)
     assert (await call.text("fetch", url=f"{web.url}/")).strip() == shown
 
 
 @pytest.mark.parametrize("status", [201, 204, 206, 304, 404, 500])
-async def test_only_a_whole_answer_counts(root: Path, web: WebServer, status: int) -> None:
+async def test_incomplete_response_is_an_error(root: Path, web: WebServer, status: int) -> None:
     send(web, "/", b"", status, "Content-Type: text/plain")
     call = await caller(root)
     assert f"status {status}; nothing was fetched" in await call.text("fetch", url=f"{web.url}/")
@@ -111,10 +111,10 @@ async def test_a_page_that_cannot_be_converted_is_shown_as_it_is(
     assert await (await caller(root)).text("fetch", url=f"{web.url}/") == "<p>a</p>"
 
 
-# Whom is asked
+# Approvals
 
 
-async def test_a_redirect_is_agreed_to_where_it_stays(root: Path, web: WebServer) -> None:
+async def test_redirect_within_the_host_needs_no_approval(root: Path, web: WebServer) -> None:
     web.page("/b", b"x", "text/plain")
     web.redirect("/a", "/b")
     web.redirect("/away", f"http://localhost:{web.port}/b")
@@ -133,7 +133,7 @@ async def test_a_redirect_is_agreed_to_where_it_stays(root: Path, web: WebServer
         (root / "f").unlink(missing_ok=True)
 
 
-async def test_a_name_of_a_private_place_is_asked_about_once(root: Path, web: WebServer) -> None:
+async def test_private_address_behind_a_name_needs_one_approval(root: Path, web: WebServer) -> None:
     web.page("/b", b"x", "text/plain")
     web.redirect("/a", "/b")
     inner = f"http://inner.example:{web.port}"
@@ -143,7 +143,7 @@ async def test_a_name_of_a_private_place_is_asked_about_once(root: Path, web: We
     assert asked == [(f"{inner}/a", False), (f"{inner}/a", True), (f"{inner}/b", False)]
 
 
-async def test_helpers_ask_the_rules_and_stay_on_the_open_internet(root: Path, web: WebServer) -> None:
+async def test_sub_agents_follow_rules_and_reach_only_public_addresses(root: Path, web: WebServer) -> None:
     web.page("/page", b"x", "text/plain")
     call = await caller(root)
     call.environment = {"http_proxy": web.url}
@@ -160,7 +160,7 @@ async def test_helpers_ask_the_rules_and_stay_on_the_open_internet(root: Path, w
     assert [visit.path for visit in web.visits] == ["http://open.example/a", "http://open.example/in"]
 
 
-# The way
+# Proxies
 
 
 @pytest.mark.parametrize(
@@ -178,33 +178,33 @@ async def test_helpers_ask_the_rules_and_stay_on_the_open_internet(root: Path, w
         ({"http_proxy": "P", "no_proxy": "pen.example,other"}, True),
     ],
 )
-async def test_proxies(root: Path, web: WebServer, environment: dict[str, str], is_used: bool) -> None:
+async def test_proxy_selection(root: Path, web: WebServer, environment: dict[str, str], is_used: bool) -> None:
     send(web, "http://open.example/a", b"page", 200, "Content-Type: text/plain")
     web.page("/own", b"own", "text/plain")
     call = await caller(root)
     call.environment = {name: value.replace("P", web.url, value == "P") for name, value in environment.items()}
     shown = await call.text("fetch", url="http://open.example/a")
     assert shown == ("page" if is_used else "error: There is no host open.example, or the network cannot be reached.")
-    # Private places are asked directly.
+    # Private addresses are contacted directly.
     assert await call.text("fetch", url=f"{web.url}/own") == "own"
     assert [visit.path for visit in web.visits] == ["http://open.example/a"] * is_used + ["/own"]
 
 
-async def test_a_host_that_does_not_exist(root: Path) -> None:
+async def test_unknown_host_is_reported(root: Path) -> None:
     call = await caller(root)
     for host in ("none.example", "odd.example"):
         assert f"There is no host {host}" in await call.text("fetch", url=f"http://{host}/")
 
 
 @pytest.mark.parametrize(("redirects", "is_reached"), [(9, True), (10, False)])
-async def test_how_many_redirects_are_followed(web: WebServer, redirects: int, is_reached: bool) -> None:
-    async def agree(_: Target) -> None:
+async def test_redirect_limit(web: WebServer, redirects: int, is_reached: bool) -> None:
+    async def allow(_: Target) -> None:
         return
 
     for number in range(redirects):
         web.redirect(f"/{number}", f"/{number + 1}")
     web.page(f"/{redirects}", b"end", "text/plain")
-    way = WebClient().get(parse_target(f"{web.url}/0"), agree, {})
+    way = WebClient().get(parse_target(f"{web.url}/0"), allow, {})
     if is_reached:
         async with way as answer:
             assert await answer.read(10) == (b"end", False)
@@ -217,24 +217,24 @@ async def test_how_many_redirects_are_followed(web: WebServer, redirects: int, i
 # Saving
 
 
-async def test_a_download_in_many_pieces_is_saved_as_it_came(
+async def test_download_in_many_pieces_is_saved_unchanged(
     root: Path, web: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = os.urandom(600_000)
     web.page("/", data, "application/octet-stream")
     monkeypatch.setattr(download, "_BUFFER", 1_000)
     ticks = iter(range(10_000))
-    # Four tenths of a second pass with each piece.
+    # 0.4 s pass with each piece.
     monkeypatch.setattr(download, "time", SimpleNamespace(monotonic=lambda: 0.4 * next(ticks)))
     call = await caller(root)
     assert "Saved 600,000 bytes" in await call.text("download", url=f"{web.url}/", file_path="f")
     assert (root / "f").read_bytes() == data
-    pieces = next(ticks) - 1 - len(call.said)
-    assert len(call.said) == pieces // 3 > 0, "told about once a second"
+    pieces = next(ticks) - 1 - len(call.output)
+    assert len(call.output) == pieces // 3 > 0, "published about once a second"
 
 
 @pytest.mark.parametrize("has_length", [True, False])
-async def test_the_limit_of_a_download(root: Path, web: WebServer, has_length: bool) -> None:
+async def test_download_size_limit(root: Path, web: WebServer, has_length: bool) -> None:
     async def show(visit: Visit) -> None:
         await visit.begin(200, ("Content-Length: 1000" if has_length else "Transfer-Encoding: chunked",))
         await visit.send(b"x" * 1000 if has_length else b"3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n")
@@ -246,7 +246,7 @@ async def test_the_limit_of_a_download(root: Path, web: WebServer, has_length: b
     assert "Saved 1,000 bytes" in await (await caller(root, 1_000)).text("download", url=f"{web.url}/", file_path="f")
 
 
-async def test_how_much_of_a_download_is_in_the_history(
+async def test_history_contains_only_small_text_downloads(
     root: Path, web: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "MAX_FILE_BYTES", 10)
@@ -279,6 +279,6 @@ async def test_how_much_of_a_download_is_in_the_history(
         ("no address", ""),
     ],
 )
-def test_what_kind_of_place_an_address_is(address: str, kind: str) -> None:
+def test_address_classification(address: str, kind: str) -> None:
     note = address_note(address)
     assert note.startswith(f"{kind} ({address})") if kind else note == ""

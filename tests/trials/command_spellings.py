@@ -1,8 +1,8 @@
 """Spellings of a denied program and of a write to a denied file, and the check that none runs without approval.
 
-A line is a core, such as `denied x`, inside of random layers: quotes, wrappers, nested shells, substitutions, control
-flow. The rules judge it as they would with approvals skipped; whatever they let through is run by a real bash, and is a
-violation if the denied program ran or the denied file changed.
+A line is a core, such as `denied x`, inside random layers: quotes, wrappers, nested shells, substitutions, control
+flow. The rules decide about it as they would with approvals skipped; every line they allow is run by a real bash, and
+is a violation if the denied program ran or the denied file changed.
 """
 
 import os
@@ -19,7 +19,7 @@ from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
 from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob
 
-__all__ = ["SpellingStage", "damaged_line", "spell_program", "spell_write", "try_data", "try_spellings"]
+__all__ = ["SpellingProject", "damaged_line", "spell_program", "spell_write", "try_data", "try_spellings"]
 
 _PROGRAM = "canary"
 _LINES = 60
@@ -28,7 +28,7 @@ Layer = Callable[[str], str]
 
 
 def _items(text: str) -> list[str]:
-    """The parts of a table, which is written with Python's escapes."""
+    """Return the parts of a table, which is written with Python's escapes."""
     parts = [item.strip() for line in text.splitlines() for item in line.split("¦")]
     return [item.encode("ascii").decode("unicode_escape") for item in parts if item]
 
@@ -76,7 +76,7 @@ _COMMAND_LAYERS: tuple[Layer, ...] = (
     lambda line: f"jobs -x {line}",
     lambda line: f"git -c alias.z={_q('!' + line)} z",
 )
-"""Around one simple command."""
+"""Layers around one simple command."""
 
 _LINE_LAYERS: tuple[Layer, ...] = (
     lambda line: f"true; {line}",
@@ -158,7 +158,7 @@ _LINE_LAYERS: tuple[Layer, ...] = (
     lambda line: f"cat <<'E' >/dev/null\nit's\nE\n{line}",
     lambda line: f"{line}\r" if line.endswith("x") else f"true;\t{line}",
 )
-"""Around any line."""
+"""Layers around any line."""
 
 
 def _quote_parts(dice: random.Random, word: str) -> str:
@@ -173,12 +173,12 @@ def _quote_parts(dice: random.Random, word: str) -> str:
     return made
 
 
-def spell_program(dice: random.Random, stage: "SpellingStage") -> str:
-    """A line that runs the denied program, as far as bash accepts the layers it was put in."""
+def spell_program(dice: random.Random, project: "SpellingProject") -> str:
+    """Return a line that runs the denied program, as far as bash accepts its layers."""
     program = dice.choice((
         _PROGRAM, _PROGRAM, _PROGRAM,
-        f"{stage.bin}/{_PROGRAM}", f"./../bin/{_PROGRAM}", "./link", "./copy", "sub/../link",
-        f"{stage.bin}/./{_PROGRAM}",
+        f"{project.bin}/{_PROGRAM}", f"./../bin/{_PROGRAM}", "./link", "./copy", "sub/../link",
+        f"{project.bin}/./{_PROGRAM}",
     ))  # fmt: skip
     spelt = dice.choice((
         program, program, program, _quote_parts(dice, program), _quote_parts(dice, program), f"{{{program},a}}",
@@ -193,13 +193,13 @@ def spell_program(dice: random.Random, stage: "SpellingStage") -> str:
         f"set -- {program}; $1 x",
     ]
     kinds += [
-        f"hash -p {stage.bin}/{_PROGRAM} ls; ls x",
+        f"hash -p {project.bin}/{_PROGRAM} ls; ls x",
         f"alias ls={program}; eval ls x",
         f"a=({program} x); ${{a[@]}}",
     ]
-    kinds += [f"ln -sf {stage.bin}/{_PROGRAM} made; ./made x", f"cp {stage.bin}/{_PROGRAM} made; ./made x"]
+    kinds += [f"ln -sf {project.bin}/{_PROGRAM} made; ./made x", f"cp {project.bin}/{_PROGRAM} made; ./made x"]
     kinds += [
-        f"PATH={stage.bin}; export PATH; {_PROGRAM} x",
+        f"PATH={project.bin}; export PATH; {_PROGRAM} x",
         f"cd ../bin && ./{_PROGRAM} x",
         f"cd ../bin; PATH=.; {_PROGRAM} x",
     ]
@@ -211,9 +211,9 @@ def spell_program(dice: random.Random, stage: "SpellingStage") -> str:
     return _layered(dice, line)
 
 
-def spell_write(dice: random.Random, stage: "SpellingStage") -> str:
-    """A line that writes to the denied file."""
-    project = stage.project
+def spell_write(dice: random.Random, target_project: "SpellingProject") -> str:
+    """Return a line that writes to the denied file."""
+    project = target_project.project
     target = dice.choice((
         "keep/f", "./keep/f", "keep/../keep/f", f"{project}/keep/f", "way/f", "door", "sub/../keep/f", "keep//f",
         "sub/back/keep/f", f"../{project.name}/keep/f",
@@ -274,7 +274,7 @@ _PIECES = _items(r"""
 
 
 def damaged_line(dice: random.Random) -> str:
-    """A line in which the denied program is data, with pieces put in or cut out: perhaps it is no data any more."""
+    """Return a line in which the denied program is data, with pieces inserted or removed: it may no longer be data."""
     line = dice.choice(_AS_DATA)
     for _ in range(dice.randint(1, 4)):
         at = dice.randint(0, len(line))
@@ -283,8 +283,8 @@ def damaged_line(dice: random.Random) -> str:
     return line
 
 
-class SpellingStage:
-    """A project, a denied program beside it that notes its runs, links to it, and a file that must not be written."""
+class SpellingProject:
+    """A project, a denied program beside it that records its runs, links to it, and a file that must not be written."""
 
     def __init__(self, root: Path) -> None:
         root = root.resolve()
@@ -325,13 +325,13 @@ class SpellingStage:
         permit = Permit("bash", "execute", str(self.project), "", {}, line)
         return self.rules.judge(permit)
 
-    def is_held(self, line: str) -> bool:
-        """Whether the line does not run without approval, although approvals are skipped."""
+    def is_stopped(self, line: str) -> bool:
+        """Return true if the line does not run without approval, although approvals are skipped."""
         verdict = self.judge(line)
         return verdict.decision == "deny" or verdict.insists
 
     def is_violated(self, line: str) -> bool:
-        """Run the line; whether the denied program ran or the denied file changed."""
+        """Run the line; return true if the denied program ran or the denied file changed."""
         self.reset()
         shell = ["/bin/bash", "-c", "--", line]
         quiet = subprocess.DEVNULL
@@ -353,21 +353,21 @@ class SpellingStage:
 
 
 def try_spellings(seed: int) -> None:
-    """Raises `AssertionError` with the first line that ran although a rule forbids what it did."""
+    """Raise `AssertionError` with the first line that ran although a rule denies its effect."""
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="holdfast-spellings-") as folder:
-        stage = SpellingStage(Path(folder))
+        project = SpellingProject(Path(folder))
         for number in range(_LINES):
-            line = (spell_program if number % 2 else spell_write)(dice, stage)
-            if not stage.is_held(line):
-                assert not stage.is_violated(line), line
+            line = (spell_program if number % 2 else spell_write)(dice, project)
+            if not project.is_stopped(line):
+                assert not project.is_violated(line), line
 
 
 def try_data(seed: int) -> None:
-    """Raises `AssertionError` with the first line that ran the denied program although it was taken for data."""
+    """Raise `AssertionError` with the first line that ran the denied program although it was taken for data."""
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="holdfast-spellings-") as folder:
-        stage = SpellingStage(Path(folder))
+        project = SpellingProject(Path(folder))
         for line in (damaged_line(dice) for _ in range(_LINES)):
-            if not stage.is_held(line):
-                assert not stage.is_violated(line), line
+            if not project.is_stopped(line):
+                assert not project.is_violated(line), line

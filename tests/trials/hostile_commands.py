@@ -1,7 +1,7 @@
-"""Commands that do not want to end, and the check that they do: nothing survives a cancel, or the server.
+"""Commands that resist termination, and the check that none survives a cancel or the end of the server.
 
-Each shape is a line for bash. It says `ready` when the process that is hard to catch exists, and every process
-of it has the token on its command line, so that whoever survives can be found from outside.
+Each shape is a line for bash. It prints `ready` when its hardest process exists, and every process of it has the token
+on its command line, so that survivors can be found from outside.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast.workspace.process.command_process import Launch, Processes, RunningCommand
 from holdfast.workspace.process.guard import Containment, Guard, TreeEnd
 
-__all__ = ["SHAPES", "Watched", "launch_of", "new_token", "start_shape", "survivors", "try_tree"]
+__all__ = ["SHAPES", "RunningShape", "launch_of", "new_token", "start_shape", "survivors", "try_tree"]
 
 _PYTHON = "exec '{python}' -I -S -c '{code}' {token}"
 
@@ -68,7 +68,7 @@ SHAPES: dict[str, str] = {
         "export LOOP='[ $1 -eq 20 ] && echo ready; exec bash -c \"$LOOP\" {token} $(($1+1))'; "
         'exec bash -c "$LOOP" {token} 1'
     ),
-    "pauses its keeper": (
+    "pauses its supervisor": (
         "trap 'kill -STOP $PPID' INT TERM; sleep {token} & kill -STOP $PPID; echo ready; "
         "while :; do sleep {token} & wait; done"
     ),
@@ -81,7 +81,7 @@ SHAPES: dict[str, str] = {
 
 
 def new_token() -> str:
-    """Something `sleep` takes for a long time and that stands on no other command line."""
+    """Return a long duration for `sleep` that is on no other command line."""
     return f"9999.{secrets.randbits(60):020}"
 
 
@@ -93,7 +93,7 @@ def launch_of(shape: str, token: str, cwd: str = "/") -> Launch:
 
 
 def survivors(token: str) -> list[str]:
-    """The command lines of what still runs."""
+    """Return the command lines of the processes that still run."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdecimal() and int(name) != os.getpid():
@@ -104,23 +104,23 @@ def survivors(token: str) -> list[str]:
     return found
 
 
-class Watched:
-    """A running shape. `ready` is set by its first output, and also by its end, so that no test waits for ever."""
+class RunningShape:
+    """A running shape. `ready` is set by its first output and by its end, so that no test waits for ever."""
 
     def __init__(self, processes: Processes, shape: str) -> None:
         self.token = new_token()
         self.ready = asyncio.Event()
         self.has_started = False
-        self.running: RunningCommand = processes.start(launch_of(shape, self.token), on_output=self._say)
+        self.running: RunningCommand = processes.start(launch_of(shape, self.token), on_output=self._on_output)
         self.running.ended.add_done_callback(lambda _: self.ready.set())
 
-    def _say(self, text: str) -> None:
+    def _on_output(self, text: str) -> None:
         if "ready" in text:
             self.has_started = True
             self.ready.set()
 
     async def stop(self, grace: float) -> TreeEnd:
-        """Stop it; the end must mean that nothing is left."""
+        """Stop it; afterwards no process may be left."""
         end = await self.running.stop_and_wait(grace)
         left = survivors(self.token)
         assert not left, f"survivors: {left}"
@@ -128,9 +128,9 @@ class Watched:
         return end
 
 
-async def start_shape(processes: Processes, shape: str) -> Watched:
+async def start_shape(processes: Processes, shape: str) -> RunningShape:
     """Start a shape and return it once it is ready. Fail if it ends before that."""
-    watched = Watched(processes, shape)
+    watched = RunningShape(processes, shape)
     await watched.ready.wait()
     assert watched.has_started, f"{shape!r} ended before it was ready"
     return watched
@@ -144,7 +144,7 @@ async def _try(seed: int) -> None:
         processes = Processes(guard, Path(spills))
         try:
             shapes = chance.choices(sorted(SHAPES), k=4)
-            for watched in [Watched(processes, shape) for shape in shapes]:
+            for watched in [RunningShape(processes, shape) for shape in shapes]:
                 if chance.random() < 0.5:
                     await watched.ready.wait()
                 else:
@@ -155,5 +155,5 @@ async def _try(seed: int) -> None:
 
 
 def try_tree(seed: int) -> None:
-    """A few shapes, stopped at any moment: for `scripts/long`."""
+    """Stop a few shapes at random moments: for `scripts/long`."""
     asyncio.run(_try(seed))

@@ -1,7 +1,6 @@
-"""Use git in hostile repositories as the server does, and see that nothing of them runs.
+"""Use git in hostile repositories as the server does, and check that none of their programs runs.
 
-`probe` makes every git call that the server makes for itself, and runs every read-only command that is judged to need
-no approval.
+`probe` makes every git call of the server, and runs every read-only command that needs no approval.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from holdfast.workspace.project_context import git_state
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope
 from trials.hostile_repositories import FORMS, KEYS, Arena
 
-__all__ = ["LINES", "Probed", "probe", "try_repository"]
+__all__ = ["LINES", "ProbeResult", "probe", "try_repository"]
 
 LINES = (
     "git status", "git status --porcelain -uall", "git diff", "git diff --stat HEAD", "git diff --cached",
@@ -35,18 +34,18 @@ LINES = (
     "git rev-parse HEAD", "git remote -v", "git shortlog -sn HEAD", "git cat-file -p HEAD:a.txt", "git reflog",
     "git worktree list", "git tag -l", "git check-ignore -v a.txt",
 )  # fmt: skip
-"""Commands that only read. Those that are judged to need approval are not run."""
+"""Read-only commands. Those that need an approval are not run."""
 
 
-class Probed(msgspec.Struct, frozen=True):
-    """`own` are the keys obeyed by the server's own calls, `lines` those obeyed by commands that ran unasked."""
+class ProbeResult(msgspec.Struct, frozen=True):
+    """`own` are the keys obeyed by the server's own calls, `lines` those obeyed by commands without an approval."""
 
     own: tuple[str, ...]
     lines: tuple[str, ...]
     run: int
 
 
-def probe(arena: Arena, workspace: Path, lines: Sequence[str] = LINES) -> Probed:
+def probe(arena: Arena, workspace: Path, lines: Sequence[str] = LINES) -> ProbeResult:
     """Do everything with git that happens in a workspace without approval."""
     asyncio.run(_own_calls(arena, str(workspace)))
     own = arena.fired()
@@ -60,7 +59,7 @@ def probe(arena: Arena, workspace: Path, lines: Sequence[str] = LINES) -> Probed
         subprocess.run(
             command, cwd=workspace, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
         )
-    return Probed(tuple(own), tuple(arena.fired()), len(run))
+    return ProbeResult(tuple(own), tuple(arena.fired()), len(run))
 
 
 def _permit(line: str, workspace: str) -> Permit:
@@ -76,7 +75,7 @@ async def _own_calls(arena: Arena, workspace: str) -> None:
         scan.current()
         await scan.finished()
         if git.prepare(workspace, environment, workspace) is not None:
-            # Without git the search is a walk of our own.
+            # Without git the search uses the built-in walk.
             searcher = Searcher(git=git, uses_ripgrep=False)
             where = SearchScope(workspace, workspace, environment, 20)
             await searcher.grep(where, GrepRequest("one"))
@@ -86,7 +85,7 @@ async def _own_calls(arena: Arena, workspace: str) -> None:
 
 
 def try_repository(seed: int) -> None:
-    """Build one layout with one executing key, and see that the key is not obeyed."""
+    """Build one layout with one executing key, and check that the key is not obeyed."""
     chance = random.Random(seed)
     form, key = chance.choice(sorted(FORMS)), chance.choice(sorted(KEYS))
     with tempfile.TemporaryDirectory(prefix="holdfast-hostile-") as folder:

@@ -1,4 +1,4 @@
-"""A directory that is exchanged with a link while it is searched: nothing from outside may be shown."""
+"""A directory that is exchanged with a link during a search: nothing from outside may be shown."""
 
 import asyncio
 import ctypes
@@ -13,11 +13,11 @@ from pathlib import Path
 from holdfast.domain.errors import ToolError
 from holdfast.tools.ls import Listing
 from holdfast.workspace.files.ignore_files import IgnoreRules
-from holdfast.workspace.files.open_files import locate, open_directory
+from holdfast.workspace.files.safe_open import locate, open_directory
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope
 
-__all__ = ["SECRET", "Swapped", "exchange", "try_swap"]
+__all__ = ["SECRET", "SwappedProject", "exchange", "try_swap"]
 
 SECRET = "outside-secret"
 _AT_FDCWD, _EXCHANGE = -100, 2
@@ -27,20 +27,25 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def exchange(one: Path, two: Path) -> None:
-    """Let two names change places, in one step."""
+    """Exchange two names in one step."""
     if _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(two), _EXCHANGE) != 0:
         raise OSError(ctypes.get_errno(), "renameat2")
 
 
-class Swapped:
+class SwappedProject:
     """A project with the directories `d` and `d/e`, and beside each a link of the same depth that leads outside."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "project"
         self.outside = folder / "outside"
-        for place, text in ((self.root / "d", "inside"), (self.outside, SECRET)):
-            (place / "e").mkdir(parents=True)
-            for path in (place / "f.txt", place / "e" / "f.txt", place / f"{text}.txt", place / "e" / f"{text}.txt"):
+        for project, text in ((self.root / "d", "inside"), (self.outside, SECRET)):
+            (project / "e").mkdir(parents=True)
+            for path in (
+                project / "f.txt",
+                project / "e" / "f.txt",
+                project / f"{text}.txt",
+                project / "e" / f"{text}.txt",
+            ):
                 path.write_text(f"needle {text}\n")
         self.pairs = ((self.root / "d", self.root / "x"), (self.root / "d" / "e", self.root / "d" / "y"))
         for (_, link), target in zip(self.pairs, (self.outside, self.outside / "e"), strict=True):
@@ -64,11 +69,11 @@ class Swapped:
             racer.join()
 
 
-async def _shown(place: Swapped, chance: random.Random) -> str:
-    root, path = str(place.root), chance.choice((".", "d", "d/e"))
+async def _search(project: SwappedProject, chance: random.Random) -> str:
+    root, path = str(project.root), chance.choice((".", "d", "d/e"))
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     way = chance.choice(("ripgrep", "git", "own"))
-    git = PrivateGit(str(place.root.parent / "private-git")) if way == "git" else None
+    git = PrivateGit(str(project.root.parent / "private-git")) if way == "git" else None
     searcher = Searcher(git=git, uses_ripgrep=way == "ripgrep")
     found = locate(root, path)
     if not found.is_inside:
@@ -92,11 +97,11 @@ def try_swap(seed: int) -> None:
     """Search while directories are exchanged with links: for `scripts/long`."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        place = Swapped(Path(folder).resolve())
-        with place.racing(chance.choice(place.pairs)):
+        project = SwappedProject(Path(folder).resolve())
+        with project.racing(chance.choice(project.pairs)):
             for _ in range(_ROUNDS):
                 try:
-                    shown = asyncio.run(_shown(place, chance))
+                    shown = asyncio.run(_search(project, chance))
                 except ToolError as error:
                     shown = str(error)
                 # The name of a link's target is the link's own content.

@@ -1,4 +1,4 @@
-"""Random permission rules: saved ones match only where they were given, misspelt ones are errors, addresses have one
+"""Random permission rules: saved ones match only where they were saved, misspelt ones are errors, addresses have one
 form. Each trial is a function of a seed that raises on a violation.
 """
 
@@ -55,7 +55,7 @@ _PUNCTUATION = "()[]{}\"'`,;:!|&<>$#\\ \t\u00a0\u200b"
 
 
 def try_rules(seed: int) -> None:
-    """Raises `AssertionError` on a violation."""
+    """Raise `AssertionError` on a violation."""
     chance = random.Random(seed)
     _try_saved(chance)
     _try_misspelt(chance)
@@ -80,8 +80,8 @@ def _try_saved(chance: random.Random) -> None:
 
 
 def _try_misspelt(chance: random.Random) -> None:
-    """A character too many or too few, anywhere but in the name of the program. In the arguments some of them only make
-    another pattern.
+    """A character too many or too few, anywhere but in the name of the program. In the arguments some of them only
+    yield another pattern.
     """
     text = "bash(touch *)"
     place = chance.choice([at for at in range(len(text) + 1) if not 5 < at < 10])

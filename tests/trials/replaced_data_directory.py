@@ -1,6 +1,6 @@
-"""A data directory that is moved, removed, replaced or covered under a running server.
+"""A data directory that is moved, removed, replaced or mounted over while a server runs.
 
-A trial is a real process that stores prompts one after the other and reports each one it acknowledged. Another process
+A trial is a real process that stores prompts one after the other and reports each acknowledgement. Another process
 changes the directory at a random moment; a little later the server is killed. A prompt that was sent after the change
 and acknowledged must be found at the next start, at the old path or at the new one; so must all earlier ones, unless
 the change destroyed them.
@@ -44,7 +44,7 @@ def make_again(data: Path) -> None:
 
 
 def replace_by_a_copy(data: Path) -> None:
-    """The copy is made after the move: a copy of a database that is being written would not be whole."""
+    """The copy is made after the move: a copy of a database during a write would be incomplete."""
     move(data)
     shutil.copytree(data.with_name("elsewhere"), data)
 
@@ -54,7 +54,7 @@ def move_parent(data: Path) -> None:
 
 
 def change_link(data: Path) -> None:
-    """The server was given a link to the directory."""
+    """The server was started with a link to the directory."""
     target = data.with_name("target of the link")
     target.mkdir()
     data.unlink()
@@ -101,7 +101,7 @@ DESTRUCTIVE = {
     "removed", "database_unlinked", "database_replaced", "database_moved", "database_overwritten", "wal_unlinked",
     "wal_replaced", "wal_emptied", "wal_cut",
 }  # fmt: skip
-"""These destroy, or may destroy, what was stored before: only prompts sent afterwards are promised."""
+"""These destroy, or may destroy, earlier writes: only prompts sent afterwards are promised."""
 
 
 def data_dir_for(form: str, root: Path) -> Path:
@@ -114,7 +114,7 @@ def data_dir_for(form: str, root: Path) -> Path:
 
 
 def stored_runs(root: Path) -> set[str]:
-    """The runs that a new server would find at any place below."""
+    """Return the runs that a new server would find at any path below."""
     found: set[str] = set()
     for path in (item for item in root.rglob("*.db") if item.name != "copy"):
         with contextlib.closing(apsw.Connection(str(path))) as connection, contextlib.suppress(apsw.Error):
@@ -123,7 +123,7 @@ def stored_runs(root: Path) -> set[str]:
 
 
 def try_detach(seed: int) -> int:
-    """One trial; the number of prompts that were acknowledged. Raises `AssertionError` on a violation."""
+    """Run one trial and return the number of acknowledged prompts. Raise `AssertionError` on a violation."""
     dice = random.Random(seed)
     form = dice.choice([*FORMS, _COVERED])
     with tempfile.TemporaryDirectory(prefix="holdfast-detach-", ignore_cleanup_errors=True) as folder:
@@ -139,13 +139,13 @@ def try_detach(seed: int) -> int:
             server.kill()
             server.join()
             server.close()
-        _judge(seed, form, root, acknowledged, changed_at)
+        _check(seed, form, root, acknowledged, changed_at)
     return len(acknowledged)
 
 
 def _play(dice: random.Random, form: str, data: Path, server: Connection) -> tuple[dict[str, int], int]:
-    """Change the directory after some prompts, and read on until the server refuses. Prompts with the times at which
-    they were sent, and the time of the change.
+    """Change the directory after some prompts, and read on until the server refuses. Return the prompts with their send
+    times, and the time of the change.
     """
     acknowledged: dict[str, int] = {}
     change_after, changed_at = dice.randint(1, 40), 0
@@ -154,7 +154,7 @@ def _play(dice: random.Random, form: str, data: Path, server: Connection) -> tup
         word, name, sent_at = server.recv()
         if word == "refused":
             if changed_at and form != _COVERED:
-                _start_a_second_one(data)
+                _start_second_server(data)
             return acknowledged, changed_at or int(sent_at)
         acknowledged[name] = sent_at
         if len(acknowledged) == change_after and form != _COVERED:
@@ -164,7 +164,7 @@ def _play(dice: random.Random, form: str, data: Path, server: Connection) -> tup
     raise AssertionError(f"{form}: the server neither acknowledges nor refuses")
 
 
-def _start_a_second_one(data: Path) -> None:
+def _start_second_server(data: Path) -> None:
     try:
         SqliteLedger(data)
     except DataDirectoryBusy:
@@ -172,7 +172,7 @@ def _start_a_second_one(data: Path) -> None:
     raise AssertionError("a second server started while the first one lived")
 
 
-def _judge(seed: int, form: str, root: Path, acknowledged: dict[str, int], changed_at: int) -> None:
+def _check(seed: int, form: str, root: Path, acknowledged: dict[str, int], changed_at: int) -> None:
     if form == "database_moved":
         with contextlib.suppress(FileNotFoundError):
             (root / "parent" / "data" / "moved.db").rename(root / "parent" / "data" / DATABASE)
@@ -183,7 +183,7 @@ def _judge(seed: int, form: str, root: Path, acknowledged: dict[str, int], chang
 
 
 def _serve(data: Path, parent: Connection, covers: bool) -> None:
-    """The server: stores prompts until it refuses one."""
+    """The server: stores prompts until one is refused."""
     if covers and not _own_mounts():
         parent.send(("refused", "", time.monotonic_ns()))
         return
@@ -202,13 +202,13 @@ async def _store(data: Path, parent: Connection, *, covers: bool) -> None:
             await owner.admit(f"r{number}")
         except StorageDetached:
             parent.send(("refused", "", sent_at))
-            # It lives until it is killed.
+            # It runs until it is killed.
             await asyncio.Event().wait()
         parent.send(("stored", f"r{number}", sent_at))
 
 
 def _own_mounts() -> bool:
-    """Have mounts of this process's own. Only root may, and not everywhere."""
+    """Give this process mounts of its own. Only root may, and not everywhere."""
     if sys.platform != "linux" or os.getuid() != 0:
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,8 @@
 # ruff: noqa: E501 - an attempt is easier to read on one line
-"""Attempts to get out of the sandbox, each a line for bash with an observable trace.
+"""Attempts to escape from the sandbox, each a line for bash with an observable trace.
 
-Placeholders: `{ws}` the workspace, `{victim}` a file outside of it that must not change, `{new}` a path outside that
-must not appear, `{home}` `{data}` `{config}` `{above}` `{runtime}` directories of the user, `{py}` a Python, `{pid}` the
+Placeholders: `{ws}` the workspace, `{victim}` a file outside it that must not change, `{new}` a path outside that must
+not appear, `{home}` `{data}` `{config}` `{above}` `{runtime}` directories of the user, `{py}` a Python, `{pid}` the
 server's process, `{run}` a program that leaves a trace when it runs outside, `{name}` the attempt's own name.
 """
 
@@ -56,7 +56,7 @@ CHANGES: dict[str, str] = {
     "data directory": "echo x > {data}/new && cat {data}/new",
     "data directory by descriptor": "cd {data} && echo x > new",
 }
-"""The victim and its directory stay as they are; `reached-` in the output is a trace too."""
+"""The victim and its directory stay unchanged; `reached-` in the output is a trace too."""
 
 READS: dict[str, str] = {
     "ssh key": "cat {home}/.ssh/id",
@@ -125,7 +125,7 @@ SYSTEM: dict[str, str] = {
     "terminal": '{py} -c \'import fcntl, os, termios; fcntl.ioctl(os.open("{tty}", os.O_RDWR), 0x5412, b"x"); print("reached-{name}")\'',
     "write to a terminal": "echo reached > {tty} && test -c {tty} && echo reached-{name}",
 }
-"""Numbers of x86-64; elsewhere these calls are others, and are left out."""
+"""Numbers of x86-64; on other machines these calls are omitted."""
 
 TOP: dict[str, str] = {
     "hook": "echo '#!/bin/sh\n{run}' > .git/hooks/post-index-change; chmod +x .git/hooks/post-index-change",
@@ -148,7 +148,7 @@ TOP: dict[str, str] = {
     "shared directory": "git init -q --bare e; git -C e config core.fsmonitor {run}; echo ../e > .git/commondir",
     "settings of programs": "for f in .mcp.json crush.json .crush.json; do echo x > $f; done; mkdir .claude .cursor; echo x > holdfast.toml",
 }
-"""On repositories that are there. Afterwards git runs outside in each of them."""
+"""On existing repositories. Afterwards git runs outside in each of them."""
 
 GIT_SETTINGS: dict[str, str] = {
     "fsmonitor": "core.fsmonitor",
@@ -188,7 +188,7 @@ GIT_FORMS: dict[str, str] = {
     "in a submodule": "git init -q '{dir}' && mkdir -p '{dir}/.git/modules' && git init -q --bare '{dir}/.git/modules/m' && git -C '{dir}/.git/modules/m' config {key} {value} && mkdir '{dir}/m' && echo 'gitdir: ../.git/modules/m' > '{dir}/m/.git'",
     "deep": 'd=\'{dir}\'; for i in 1 2 3 4 5 6 7 8 9; do d=$d/deep; done; mkdir -p "$d" && git init -q "$d" && git -C "$d" config {key} {value} && ln -s deep/deep/deep/deep/deep/deep/deep/deep/deep \'{dir}/l\'',
 }
-"""Ways to make a repository, with a program in its settings. Afterwards git runs outside in every directory."""
+"""Ways to create a repository whose settings name a program. Afterwards git runs outside in every directory."""
 
 TWO_STEPS: dict[str, tuple[str, str]] = {
     "git file": (

@@ -1,7 +1,7 @@
-"""Runs the attempts of `escape_lines` in a real sandbox and reports those that left a trace.
+"""Runs the attempts of `sandbox_escape_lines` in a real sandbox and reports those that left a trace.
 
-Everything is made below one directory: a home with keys and sockets, a data directory, a repository, the workspace in
-it. Many attempts share one command, each in a shell of its own, so that all of them take seconds.
+Everything is created below one directory: a home with keys and sockets, a data directory, a repository, the workspace
+in it. Many attempts share one command, each in a shell of its own, so that all of them take seconds.
 """
 
 import asyncio
@@ -25,7 +25,16 @@ from holdfast.workspace.sandbox.privileges import landlock_version
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from trials import sandbox_escape_lines as lines
 
-__all__ = ["MECHANISMS", "PARTS", "Case", "Stage", "find_escapes", "find_escapes_as_user", "git", "try_escapes"]
+__all__ = [
+    "MECHANISMS",
+    "PARTS",
+    "Case",
+    "EscapeEnvironment",
+    "find_escapes",
+    "find_escapes_as_user",
+    "git",
+    "try_escapes",
+]
 
 MECHANISMS = ("bubblewrap",) * (find_bubblewrap() is not None) + ("landlock",) * (landlock_version() >= 3)
 PARTS = ("change", "read", "socket", "system", "two steps", "repositories", "existing repositories")
@@ -33,12 +42,14 @@ _MARK = "#attempt "
 _USER = 54_321
 _TIMEOUT = 300
 _ATTEMPT_SECONDS = 10
-_DULL = frozenset(("objects", "refs", "info", "logs", "hooks", "branches"))
-"""Directories of git in which no attempt makes anything."""
+_UNUSED_GIT_DIRECTORIES = frozenset(("objects", "refs", "info", "logs", "hooks", "branches"))
+"""Directories of git in which no attempt creates anything."""
 
 
 class Case(NamedTuple):
-    """Which sandbox, and where the workspace is: below the home directory, or beside it as a linked work tree."""
+    """The kind of sandbox, and the location of the workspace: below the home directory, or beside it as a linked work
+    tree.
+    """
 
     mechanism: str
     network: bool = True
@@ -46,7 +57,7 @@ class Case(NamedTuple):
 
 
 def git(*arguments: str, cwd: Path, check: bool = True) -> None:
-    """Run git as the user would, outside of the sandbox."""
+    """Run git as the user would, outside the sandbox."""
     settings = ("-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", "-c", "safe.directory=*")
     name = ("-c", "user.name=T", "-c", "user.email=t@example.com")
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0"}
@@ -54,7 +65,7 @@ def git(*arguments: str, cwd: Path, check: bool = True) -> None:
     subprocess.run(command, cwd=cwd, check=check, capture_output=True, env=env, timeout=_TIMEOUT)
 
 
-class Stage:
+class EscapeEnvironment:
     """The directories and listeners of one case."""
 
     def __init__(self, root: Path, case: Case, attempts: int = 200) -> None:
@@ -119,7 +130,7 @@ class Stage:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[str]:
-        """Listen on a socket at each place, and on an abstract one, whose name is yielded."""
+        """Listen on a socket at each location, and on an abstract one, whose name is yielded."""
         name = f"holdfast-{os.getpid()}-{self.root.name}"
         places = [
             self.home,
@@ -194,9 +205,9 @@ class Stage:
 
     def _folders(self, top: Path) -> Iterator[Path]:
         yield top
-        # One that cannot be listed is reached by the link that its attempt has made.
+        # A directory that cannot be listed is reached by the link of its attempt.
         for path in sorted(top.iterdir()) if os.access(top, os.R_OK) else ():
-            if path.is_dir() and path.name not in _DULL:
+            if path.is_dir() and path.name not in _UNUSED_GIT_DIRECTORIES:
                 yield from [path] if path.is_symlink() else self._folders(path)
 
 
@@ -204,10 +215,10 @@ def _terminal() -> str:
     return next((str(path) for path in sorted(Path("/dev/pts").glob("[0-9]*"))), "/dev/pts/none")
 
 
-async def _run(processes: Processes, stage: Stage, script: str) -> dict[str, str]:
-    """Run a script of several attempts; its output by attempt."""
-    env = {"PATH": os.environ["PATH"], "HOME": str(stage.home), "HOLDFAST_TEST": "1", "LC_ALL": "C"}
-    launch = Launch(("/bin/bash", "-c", script), str(stage.workspace), env, 0.25)
+async def _run(processes: Processes, environment: EscapeEnvironment, script: str) -> dict[str, str]:
+    """Run a script of several attempts and return its output by attempt."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(environment.home), "HOLDFAST_TEST": "1", "LC_ALL": "C"}
+    launch = Launch(("/bin/bash", "-c", script), str(environment.workspace), env, 0.25)
     running, _ = await processes.run(launch)
     found: dict[str, str] = {"": running.remark}
     for part in running.stdout.excerpt().split(_MARK)[1:]:
@@ -217,7 +228,7 @@ async def _run(processes: Processes, stage: Stage, script: str) -> dict[str, str
 
 
 def _script(attempts: Mapping[str, str]) -> str:
-    """Each attempt in a shell of its own, for a few seconds; what it says on stderr is of no interest."""
+    """Each attempt in a shell of its own, for a few seconds; its stderr is ignored."""
     shell = f"timeout -s KILL {_ATTEMPT_SECONDS} bash -c"
     parts = (
         f"echo; echo {_quoted(_MARK + name)}; {shell} {_quoted(line)} 2>/dev/null" for name, line in attempts.items()
@@ -225,8 +236,8 @@ def _script(attempts: Mapping[str, str]) -> str:
     return "\n".join(parts)
 
 
-def _is_touched(stage: Stage, number: int, before: os.stat_result) -> bool:
-    victim = stage.outside / str(number)
+def _is_changed(environment: EscapeEnvironment, number: int, before: os.stat_result) -> bool:
+    victim = environment.outside / str(number)
     try:
         after = victim.stat()
         same = [(s.st_ino, s.st_mode, s.st_uid, s.st_gid, s.st_mtime_ns, s.st_ctime_ns) for s in (before, after)]
@@ -237,21 +248,23 @@ def _is_touched(stage: Stage, number: int, before: os.stat_result) -> bool:
 
 async def find_escapes(root: Path, case: Case, parts: Collection[str] = PARTS) -> list[str]:
     """Try everything once, or some parts; return the names of the attempts that left a trace."""
-    stage = Stage(root, case)
+    environment = EscapeEnvironment(root, case)
     found: list[str] = []
-    with stage.listening() as abstract:
-        async with stage.processes() as processes:
-            found += await _try_attempts(stage, processes, abstract, parts)
+    with environment.listening() as abstract:
+        async with environment.processes() as processes:
+            found += await _try_attempts(environment, processes, abstract, parts)
             if "two steps" in parts:
-                found += await _try_two_steps(stage, processes)
+                found += await _try_two_steps(environment, processes)
             if "repositories" in parts:
-                found += await _try_repositories(stage, processes, _all_forms())
+                found += await _try_repositories(environment, processes, _all_forms())
             if "existing repositories" in parts:
-                found += await _try_top(stage, processes)
+                found += await _try_top(environment, processes)
     return found
 
 
-async def _try_attempts(stage: Stage, processes: Processes, abstract: str, parts: Collection[str]) -> list[str]:
+async def _try_attempts(
+    environment: EscapeEnvironment, processes: Processes, abstract: str, parts: Collection[str]
+) -> list[str]:
     kinds = {"change": lines.CHANGES, "read": lines.READS, "socket": lines.SOCKETS}
     if platform.machine() == "x86_64":
         kinds["system"] = lines.SYSTEM
@@ -260,31 +273,31 @@ async def _try_attempts(stage: Stage, processes: Processes, abstract: str, parts
     for kind in parts:
         for name, line in kinds.get(kind, {}).items():
             number = len(victims)
-            victims[f"{kind}: {name}"] = number, (stage.outside / str(number)).stat()
-            attempts[f"{kind}: {name}"] = line.format(**stage.words(number, name, abstract))
-    said = await _run(processes, stage, _script(attempts))
-    found = [f"new: {path.name}" for path in stage.outside.glob("new-*")]
+            victims[f"{kind}: {name}"] = number, (environment.outside / str(number)).stat()
+            attempts[f"{kind}: {name}"] = line.format(**environment.words(number, name, abstract))
+    output = await _run(processes, environment, _script(attempts))
+    found = [f"new: {path.name}" for path in environment.outside.glob("new-*")]
     for name, (number, before) in victims.items():
-        text = said.get(name)
-        if text is None or "SECRET" in text or f"reached-{number}" in text or _is_touched(stage, number, before):
+        text = output.get(name)
+        if text is None or "SECRET" in text or f"reached-{number}" in text or _is_changed(environment, number, before):
             found.append(f"{name}: {text!r}"[:160])
     return found
 
 
-async def _try_two_steps(stage: Stage, processes: Processes) -> list[str]:
+async def _try_two_steps(environment: EscapeEnvironment, processes: Processes) -> list[str]:
     found = []
     for number, (name, (first, second)) in enumerate(lines.TWO_STEPS.items(), 150):
-        before = (stage.outside / str(number)).stat()
-        words = stage.words(number, name)
-        await _run(processes, stage, _script({name: first.format(**words)}))
-        await _run(processes, stage, _script({name: second.format(**words)}))
-        if _is_touched(stage, number, before):
+        before = (environment.outside / str(number)).stat()
+        words = environment.words(number, name)
+        await _run(processes, environment, _script({name: first.format(**words)}))
+        await _run(processes, environment, _script({name: second.format(**words)}))
+        if _is_changed(environment, number, before):
             found.append(f"two steps: {name}")
     return found
 
 
 def _all_forms() -> dict[str, str]:
-    """Every form with one setting, and every setting with one form."""
+    """Return every form with one setting, and every setting with one form."""
     pairs = [(form, "fsmonitor") for form in lines.GIT_FORMS] + [("repository", name) for name in lines.GIT_SETTINGS]
     return {
         f"{form}, {name}": _form(form, lines.GIT_SETTINGS[name], f"f{number}")
@@ -297,25 +310,32 @@ def _form(form: str, key: str, folder: str) -> str:
     return lines.GIT_FORMS[form].format(**words)
 
 
-async def _try_repositories(stage: Stage, processes: Processes, forms: Mapping[str, str]) -> list[str]:
-    words = stage.words(0, "")
-    await _run(processes, stage, _script({name: line.format(**words) for name, line in forms.items()}))
-    stage.run_everywhere()
-    return stage.traces("repositories")
+async def _try_repositories(
+    environment: EscapeEnvironment, processes: Processes, forms: Mapping[str, str]
+) -> list[str]:
+    words = environment.words(0, "")
+    await _run(processes, environment, _script({name: line.format(**words) for name, line in forms.items()}))
+    environment.run_everywhere()
+    return environment.traces("repositories")
 
 
-async def _try_top(stage: Stage, processes: Processes) -> list[str]:
+async def _try_top(environment: EscapeEnvironment, processes: Processes) -> list[str]:
     """Each in a command of its own: some of them leave a repository that no other attempt can use."""
-    words = stage.words(0, "")
+    words = environment.words(0, "")
     found = []
     for name, line in lines.TOP.items():
-        await _run(processes, stage, _script({name: line.format(**words)}))
-        for folder in (stage.workspace, stage.workspace / "nested", stage.workspace / "mod", stage.root / "linked"):
+        await _run(processes, environment, _script({name: line.format(**words)}))
+        for folder in (
+            environment.workspace,
+            environment.workspace / "nested",
+            environment.workspace / "mod",
+            environment.root / "linked",
+        ):
             if folder.is_dir():
                 git("status", cwd=folder, check=False)
-        found += stage.traces(f"top {name}")
-    stage.run_everywhere()
-    return [*found, *stage.traces("top")]
+        found += environment.traces(f"top {name}")
+    environment.run_everywhere()
+    return [*found, *environment.traces("top")]
 
 
 def find_escapes_as_user(root: Path, case: Case) -> list[str]:
@@ -348,7 +368,7 @@ def _python_for(user: list[str]) -> str:
 
 
 def try_escapes(seed: int) -> None:
-    """Try the list, or repositories of random forms and names, in a random sandbox. Raises `AssertionError`."""
+    """Try the list, or repositories of random forms and names, in a random sandbox. Raise `AssertionError`."""
     chance = random.Random(seed)
     case = Case(chance.choice(MECHANISMS), chance.random() < 0.5, chance.choice(("home", "linked")))
     kind = chance.choice(("random", "random", "list", "list as a user"))
@@ -362,7 +382,7 @@ def try_escapes(seed: int) -> None:
 
 
 async def _try_random(root: Path, case: Case, chance: random.Random) -> list[str]:
-    stage = Stage(root, case, 10)
+    environment = EscapeEnvironment(root, case, 10)
     forms: dict[str, str] = {}
     for number in range(12):
         form, name = chance.choice([*lines.GIT_FORMS]), chance.choice([*lines.GIT_SETTINGS])
@@ -370,8 +390,8 @@ async def _try_random(root: Path, case: Case, chance: random.Random) -> list[str
         make = _form(form, lines.GIT_SETTINGS[name], f"r{number}")
         move = f'mkdir -p -- "$(dirname -- {_quoted(folder)})"; mv -- r{number} {_quoted("./" + folder)}'
         forms[f"{number}"] = make + chance.choice(("", f"; {move}", f"; ( sleep 0.1; {move} ) &", f"; {move}; true"))
-    async with stage.processes() as processes:
-        return await _try_repositories(stage, processes, forms)
+    async with environment.processes() as processes:
+        return await _try_repositories(environment, processes, forms)
 
 
 def _quoted(text: str) -> str:

@@ -1,7 +1,7 @@
-"""One random life of a workspace: several clients at once on a loop that chooses, a store that is slow and
-fails, models and tools that break, hooks that interfere. Everything follows from the seed, so a failure replays.
+"""One random schedule of a workspace: several clients on a seeded loop, a store that is slow and fails, models and
+tools that fail, hooks that interfere. Everything follows from the seed, so a failure can be replayed.
 
-`try_schedule(seed)` raises if any promise is broken; `judgement.py` says what is looked at afterwards.
+`try_schedule(seed)` raises if a promise is broken; `schedule_invariants.py` contains the checks.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import run_seeded
 from trials.random_hooks import RandomHooks
-from trials.schedule_invariants import Witness, judge
+from trials.schedule_invariants import ClientLog, check_invariants
 
-__all__ = ["Life", "try_schedule"]
+__all__ = ["Schedule", "try_schedule"]
 
 _SETTINGS = EngineSettings(
     grace=0.5, margin=0.1, titles=False, retry_longest=0.1, closing=30.0, retries=RetryPolicy(most=2, first=0.1)
@@ -34,11 +34,11 @@ _DELIVERIES: tuple[Delivery | None, ...] = (None, None, "steer", "queue", "rejec
 
 
 def try_schedule(seed: int) -> None:
-    """Live one life and judge it."""
-    run_seeded(lambda dice: Life(dice).live(), seed)
+    """Play one schedule and check it."""
+    run_seeded(lambda dice: Schedule(dice).live(), seed)
 
 
-class Life:
+class Schedule:
     """Three clients, two sessions, one workspace, then perhaps a shutdown in the middle and a second start."""
 
     def __init__(self, dice: random.Random) -> None:
@@ -49,12 +49,12 @@ class Life:
         self._info = ModelInfo("demo", "scripted", context_window=dice.choice([0, 0, 400]))
         self.model = ScriptedModel(self._script, info=self._info, pause=self._pause)
         self.hooks = RandomHooks(dice, says_something=dice.random() < 0.3)
-        self.witness = Witness()
+        self.witness = ClientLog()
         self.runs: list[Run] = []
 
     async def live(self) -> None:
         tools = [SimpleTool("quick", self._tool), SimpleTool("beside", self._tool, is_parallel=True)]
-        harness = await self._opened(tools, "id")
+        harness = await self._open(tools, "id")
         second = await harness.workspace.sessions.create()
         self._sessions = [harness.session, second.id]
         self._is_failing = self._dice.random() < 0.4
@@ -69,21 +69,21 @@ class Life:
                 await harness.workspace.engine.wait_until_idle(session)
             await self._close(harness)
         self._is_failing = False
-        again = await self._opened(tools, "again")
+        again = await self._open(tools, "again")
         for session in self._sessions:
             await again.workspace.engine.wait_until_idle(session)
         await again.close()
-        self.runs = await judge(self.witness, (harness, again), self._sessions, self.model.requests)
-        self._judge_hooks()
+        self.runs = await check_invariants(self.witness, (harness, again), self._sessions, self.model.requests)
+        self._check_hooks()
 
-    async def _opened(self, tools: Sequence[Tool], ids: str) -> Harness:
+    async def _open(self, tools: Sequence[Tool], ids: str) -> Harness:
         return await Harness.open(
             self.model, tools=tools, settings=_SETTINGS, ledger=self._ledger, ids=ids, hooks=self.hooks
         )
 
-    def _judge_hooks(self) -> None:
-        heard = {run.run_id: self.hooks.ended[run.run_id] for run in self.runs}
-        assert set(heard.values()) <= {1}, f"hooks heard of ends that often: {heard}"
+    def _check_hooks(self) -> None:
+        counts = {run.run_id: self.hooks.ended[run.run_id] for run in self.runs}
+        assert set(counts.values()) <= {1}, f"hooks were notified this often: {counts}"
         for run in self.runs:
             is_refused = run.run_id in self.hooks.refused and run.outcome == "completed"
             assert not is_refused, f"{run.run_id} completed, although a hook had refused its prompt"
@@ -91,7 +91,7 @@ class Life:
     async def _close(self, harness: Harness) -> None:
         await harness.close()
 
-    # What clients do.
+    # Actions of clients.
 
     async def _client(self, harness: Harness, name: str) -> None:
         for _ in range(self._dice.randint(1, 5)):
@@ -163,7 +163,7 @@ class Life:
         runs = [run for _, run in self.witness.accepted.values()]
         return self._dice.choice(runs) if runs else None
 
-    # What the world does.
+    # Behaviour of model, tools and store.
 
     def _script(self, request: ModelRequest) -> Step:
         if not request.tools:
@@ -196,11 +196,11 @@ class Life:
         if fate < 0.15:
             raise ValueError("a bug in a tool")
         if fate < 0.25:
-            await self._stubborn()
+            await self._resist_cancel()
         return ToolOutcome("done", stops_turn=fate > 0.97)
 
-    async def _stubborn(self) -> None:
-        """Does not let itself be cancelled, for longer or shorter than the grace."""
+    async def _resist_cancel(self) -> None:
+        """Resist cancellation, for longer or shorter than the grace."""
         end = asyncio.get_running_loop().time() + self._dice.choice((0.2, 2.0))
         while asyncio.get_running_loop().time() < end:
             try:

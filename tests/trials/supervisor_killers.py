@@ -1,8 +1,8 @@
 """Commands that kill their supervisors, and the check that they still do not survive a cancel or the server.
 
-A plan says which supervisors are killed, how the command hides before that, what it does afterwards, and when. All
-processes of it hold a FIFO open, so that its reader knows at any moment whether one is left, however short their lives
-are. They end by themselves after a while.
+A plan states which supervisors are killed, how the command hides before that, what it does afterwards, and when. All
+its processes hold a FIFO open, so that the reader detects the last one's end, however briefly each exists. They end by
+themselves after a while.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from holdfast.workspace.process.guard import Guard, TreeEnd
 
 __all__ = ["PLANS", "SERVER_PLANS", "Plan", "cancel_plan", "kill_server_of", "try_killer"]
 
-VICTIMS = ("keeper", "guard", "chain", "chain in reverse", "group", "all", "chain and sentinel")
+VICTIMS = ("supervisor", "guard", "chain", "chain in reverse", "group", "all", "chain and sentinel")
 COVERS = ("none", "session", "daemon", "clean", "clean daemon", "no descriptors")
 LIVES = ("sleep", "fork loop", "fork loop in new sessions", "respawner", "killer")
 MOMENTS = ("now", "cancel")
 
 SOON = 0.25
-"""How many seconds after the end of a server everything it has started is gone."""
+"""Seconds after the end of a server within which all its processes are gone."""
 
 _CODE = r"""
 import json, os, signal, sys, time
@@ -81,7 +81,7 @@ def strike(*_):
     elif plan["victims"] == "group":
         kill(-chain[-1])
     else:
-        places = {"keeper": slice(1), "guard": slice(-1, None), "chain in reverse": slice(None, None, -1)}
+        places = {"supervisor": slice(1), "guard": slice(-1, None), "chain in reverse": slice(None, None, -1)}
         for process in chain[places.get(plan["victims"], slice(None))]:
             kill(process)
 
@@ -146,8 +146,8 @@ class Plan(NamedTuple):
 
     @property
     def kills_all(self) -> bool:
-        """Whether neither keeper nor guard is left to prove that the tree is gone."""
-        return self.victims not in ("keeper", "guard")
+        """Return true if neither supervisor nor guard is left to prove that the tree is gone."""
+        return self.victims not in ("supervisor", "guard")
 
     def launch(self, held: str, server: int) -> Launch:
         """`held`: the FIFO; `server`: the process id at which the search for supervisors ends."""
@@ -171,7 +171,7 @@ class _Held:
         self._reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
 
     def is_free(self, seconds: float = 0.0) -> bool:
-        """Whether no process holds it, at the latest after so many seconds."""
+        """Return true once no process holds it, at the latest after this many seconds."""
         waiting = select.poll()
         waiting.register(self._reader, 0)
         if waiting.poll(seconds * 1_000):
@@ -186,7 +186,7 @@ class _Held:
 
 
 async def cancel_plan(processes: Processes, plan: Plan, folder: Path, grace: float = 0.05) -> TreeEnd:
-    """Start a plan and cancel it as soon as it is ready. Raises `AssertionError` if something is left."""
+    """Start a plan and cancel it as soon as it is ready. Raise `AssertionError` if a process is left."""
     held, ready = _Held(folder), asyncio.Event()
     try:
         running = processes.start(plan.launch(held.path, os.getpid()), on_output=lambda _: ready.set())
@@ -217,8 +217,8 @@ asyncio.run(main())
 
 
 def kill_server_of(plans: Sequence[Plan], folder: Path, *, ready: int) -> None:
-    """Run plans in a process of their own, kill that as soon as `ready` of them are, and look what is left a moment
-    later. Raises `AssertionError` if something is.
+    """Run plans in a process of their own, kill it as soon as `ready` of them are, and check a moment later. Raise
+    `AssertionError` if a process is left.
     """
     helds = [_Held(folder) for _ in plans]
     starts = json.dumps([(held.path, plan) for held, plan in zip(helds, plans, strict=True)])
@@ -242,7 +242,7 @@ def kill_server_of(plans: Sequence[Plan], folder: Path, *, ready: int) -> None:
 
 
 def try_killer(seed: int) -> None:
-    """Two random plans are cancelled, and another one loses its server: for `scripts/long`."""
+    """Cancel two random plans, and kill the server of another one: for `scripts/long`."""
     chance = random.Random(seed)
 
     async def cancel(folder: Path) -> None:
@@ -255,6 +255,6 @@ def try_killer(seed: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(cancel(Path(folder)))
-        # All supervisors and the server in one moment: nothing is left to react (decision 25).
+        # All supervisors and the server at the same moment: nothing is left to react (decision 25).
         others = [plan for plan in (*PLANS, *SERVER_PLANS) if plan.victims != "chain and sentinel"]
         kill_server_of(chance.choices(others, k=1), Path(folder), ready=chance.choice((0, 1, 1)))

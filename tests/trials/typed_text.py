@@ -1,6 +1,6 @@
-"""Random typing into the real terminal app while approvals and questions appear: nothing may be answered by it.
+"""Random typing into the real terminal app while approvals and questions appear: none may be answered by it.
 
-The app runs without a terminal and without a server: requests are put into its view, and answers and prompts are
+The app runs without a terminal and without a server: requests are inserted into its view, and answers and prompts are
 recorded instead of being sent. Time is virtual for the keyboard.
 """
 
@@ -14,13 +14,13 @@ from textual import events, on
 from textual.pilot import Pilot
 
 from holdfast.client.key_focus import SETTLE
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.tui import app
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.server_connection import ServerConnection
 from holdfast.tui.widgets.composer import Composer
 
-__all__ = ["TypedApp", "Typist", "try_typed_text"]
+__all__ = ["SimulatedUser", "TypedApp", "try_typed_text"]
 
 _LETTERS = "asdwrtfynjk eßÄ.,?" + "12"
 _QUESTION = {
@@ -79,8 +79,8 @@ class TypedApp(HoldfastApp):
         self.prompts.append(event.text)
 
 
-class Typist:
-    """Somebody at the keyboard who never means to answer, until `answer`."""
+class SimulatedUser:
+    """Simulates a user who does not intend to answer, until `answer` is called."""
 
     def __init__(self, typed: TypedApp, pilot: Pilot[int], seed: int) -> None:
         self._app = typed
@@ -90,7 +90,7 @@ class Typist:
         self.typed = ""
 
     async def wait(self, milliseconds: int) -> None:
-        """Let time pass; the timer of the keyboard runs as often as it would."""
+        """Let time pass; the keyboard timer fires as often as it would."""
         while milliseconds > 0:
             step = min(milliseconds, 100)
             milliseconds -= step
@@ -103,7 +103,7 @@ class Typist:
         await self._flush()
 
     async def _flush(self) -> None:
-        """Until what was posted has been processed, by the app and the editor, and what came of it by both again."""
+        """Wait until app and editor have processed all posted events, and the resulting ones."""
         for _ in range(2):
             done = asyncio.Event()
             self._app.call_later(self._app.context.composer.call_later, self._app.call_later, done.set)
@@ -120,7 +120,7 @@ class Typist:
         self.typed += letter
 
     async def appear(self) -> None:
-        """Another request, of either kind; the one before it was answered elsewhere."""
+        """Show another request, of either kind; the previous one was answered elsewhere."""
         view = self._app.connection.view
         view.permissions.clear()
         view.questions.clear()
@@ -142,7 +142,7 @@ class Typist:
                 await self._pilot.pause()
 
     async def word(self) -> None:
-        """Letters with pauses of any length, and usually Enter less than the settling time behind the last."""
+        """Type letters with pauses of any length, usually followed by Enter within the settling time."""
         for _ in range(self._random.randint(1, 6)):
             await self.letter()
             if self._random.random() < 0.2:
@@ -158,14 +158,14 @@ class Typist:
                 await self.wait(30)
 
     def check(self) -> None:
-        """Nothing is answered, and every letter is in a prompt or in the composer."""
+        """Check that nothing is answered, and that every letter is in a prompt or in the composer."""
         assert not self._app.answers, f"typed text answered: {self._app.answers}"
         kept = "".join((*self._app.prompts, self._app.context.composer.text))
         digits = self._app.approvals.keyboard.digits
         assert _letters(kept + digits) == _letters(self.typed), f"typed {self.typed!r}, kept {kept!r}"
 
     async def answer(self) -> None:
-        """Deliberately, in one of the two ways."""
+        """Answer deliberately, in one of the two ways."""
         await self.appear()
         if self._random.random() < 0.5:
             await self.press("tab")
@@ -173,7 +173,7 @@ class Typist:
         else:
             self._app.context.composer.text = ""
             await self.wait(SETTLE + 100)
-            # A key counts from its delivery by the terminal: that has to be after the request was drawn as active.
+            # A key counts from its delivery by the terminal: it must follow the drawing of the active request.
             self._app.seconds += 0.1
             await self.press("right")
         await self.press("enter")
@@ -189,14 +189,14 @@ def _letters(text: str) -> str:
 async def _type(seed: int, words: int) -> None:
     typed = TypedApp()
     async with typed.run_test(size=(80, 24)) as pilot:
-        typist = Typist(typed, pilot, seed)
-        await typist.appear()
+        user = SimulatedUser(typed, pilot, seed)
+        await user.appear()
         for _ in range(words):
-            await typist.word()
-            typist.check()
-        await typist.answer()
+            await user.word()
+            user.check()
+        await user.answer()
 
 
 def try_typed_text(seed: int, words: int = 6) -> None:
-    """Raises if text that a seed makes up answers a request, or if an answer does not."""
+    """Raise if random text answers a request, or if a deliberate answer does not."""
     asyncio.run(_type(seed, words))

@@ -1,8 +1,8 @@
-"""Shell lines that run without approval, and the check that they neither act nor show what is outside.
+"""Shell lines that run without approval, and the check that they have no effect and show no outside content.
 
-Lines are put together from the programs that may run unasked, their options and hostile words: paths and links that
-lead out of the workspace, names of files that look like options, scripts that write. A real bash runs those that the
-rules let through: no file may change, and no secret may be printed, neither of a file outside nor of a variable.
+Lines combine programs that may run without an approval, their options and hostile words: paths and links that lead out
+of the workspace, file names that look like options, scripts that write. A real bash runs the lines that the rules
+allow: no file may change, and no secret of an outside file or of a variable may be printed.
 """
 
 import os
@@ -17,7 +17,7 @@ from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
 from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob
 
-__all__ = ["UnaskedStage", "hostile_line", "try_unasked"]
+__all__ = ["UnapprovedShell", "hostile_line", "try_unapproved"]
 
 
 def _items(text: str) -> list[str]:
@@ -69,7 +69,7 @@ find . -type f -exec LINE {} + ¦ find . -type f -exec LINE {} \; ¦ find d -exe
 
 
 def hostile_line(dice: random.Random, outside: Path) -> str:
-    """A line that may act, or read what is outside."""
+    """Return a line that may have an effect, or read outside content."""
     program = dice.choice(_PROGRAMS)
     words = [program]
     if program == "git":
@@ -92,7 +92,7 @@ def _picks(dice: random.Random, count: int) -> list[str]:
     return [dice.choice(_OPERANDS) for _ in range(count)]
 
 
-class UnaskedStage:
+class UnapprovedShell:
     """A repository with links that lead out of it and files with hostile names, and a secret beside it."""
 
     def __init__(self, root: Path) -> None:
@@ -157,12 +157,12 @@ class UnaskedStage:
                 found[str(path)] = (about.st_mode, about.st_mtime_ns, about.st_size)
         return found
 
-    def is_unasked(self, line: str) -> bool:
+    def needs_no_approval(self, line: str) -> bool:
         permit = Permit("bash", "execute", str(self.project), "", {}, line)
         return self.rules.judge(permit).decision == "allow"
 
     def violation(self, line: str) -> str:
-        """Run the line; what it did that it may not, or nothing."""
+        """Run the line and return its violation, or an empty string."""
         try:
             done = subprocess.run(
                 ["/bin/bash", "-c", "--", line],
@@ -180,13 +180,13 @@ class UnaskedStage:
         return "" if self._state() == self._files else f"changes files: {line!r}"
 
 
-def try_unasked(seed: int) -> None:
-    """Raises `AssertionError` with the first line that ran unasked and acted, or showed a secret."""
+def try_unapproved(seed: int) -> None:
+    """Raise `AssertionError` with the first line that ran without an approval and acted, or showed a secret."""
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="holdfast-unasked-") as folder:
-        stage = UnaskedStage(Path(folder))
+        shell = UnapprovedShell(Path(folder))
         for _ in range(_LINES):
-            line = hostile_line(dice, stage.outside)
-            if stage.is_unasked(line):
-                found = stage.violation(line)
+            line = hostile_line(dice, shell.outside)
+            if shell.needs_no_approval(line):
+                found = shell.violation(line)
                 assert not found, found

@@ -12,11 +12,11 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from textual.pilot import Pilot
 
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.engine.ports import Model
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.widgets.composer import Composer
-from server.helpers import EchoModel, Place, Server, place, serving
+from server.helpers import EchoModel, Server, ServerDirectory, in_process_server, server_directory
 
 __all__ = ["AppDriver", "drawn", "open_app", "running_server"]
 
@@ -73,6 +73,10 @@ class AppDriver:
     async def wait_for_text(self, text: str) -> None:
         """Wait until the conversation contains a text."""
         await self.wait_until(lambda: text in self.conversation(), text)
+
+    async def wait_for_picture(self, text: str) -> None:
+        """Wait until the screen shows a text. The layout follows changes of the conversation and of panels later."""
+        await self.wait_until(lambda: text in self.picture(), text)
 
     async def wait_for_panel(self, kind: type[object]) -> None:
         """Wait until a panel of this kind is shown and can receive keys."""
@@ -159,9 +163,9 @@ async def open_app(
     yolo: bool = False,
 ) -> AsyncIterator[AppDriver]:
     """Open the app in a project of a server, and wait until it is connected."""
-    where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
+    directory = ServerLocation(server.address, str(server.directory.data), can_be_started=False)
     clock = KeyboardClock()
-    app = HoldfastApp(where, server.place.project(project), session=session, yolo=yolo, clock=clock)
+    app = HoldfastApp(directory, server.directory.project(project), session=session, yolo=yolo, clock=clock)
     async with app.run_test(size=size) as pilot:
         screen = AppDriver(app, pilot, clock)
         await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
@@ -169,7 +173,7 @@ async def open_app(
 
 
 @asynccontextmanager
-async def running_server(model: Model | None = None) -> AsyncIterator[tuple[Place, Server]]:
+async def running_server(model: Model | None = None) -> AsyncIterator[tuple[ServerDirectory, Server]]:
     """Run a server with this model, by default one that echoes prompts."""
-    async with place() as where, serving(where, model or EchoModel()) as server:
-        yield where, server
+    async with server_directory() as directory, in_process_server(directory, model or EchoModel()) as server:
+        yield directory, server

@@ -10,7 +10,7 @@ from holdfast.tui.screens.picker import Picker
 from holdfast.tui.welcome import start_actions, welcome_text
 from holdfast.tui.widgets.composer import Composer
 from holdfast.tui.widgets.transcript import Transcript
-from server.helpers import EchoModel, FeedModel, prompt
+from server.helpers import EchoModel, FeedModel, send_prompt
 from tui.app_driver import open_app, running_server
 
 
@@ -21,7 +21,7 @@ async def test_welcome_screen_shows_directory_and_instructions() -> None:
         with console.capture() as capture:
             console.print(welcome_text(screen.app.connection, "", 30))
         assert "Write what you want done" in capture.get()
-        assert server.place.project() in capture.get()
+        assert server.directory.project() in capture.get()
 
 
 class _Real(EchoModel):
@@ -87,17 +87,17 @@ async def test_prompts_of_other_clients_appear() -> None:
     async with running_server() as (_, server), open_app(server) as screen:
         await screen.submit("first")
         await screen.wait_for_text("echo: first")
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         assert screen.app.connection.session is not None
-        await prompt(other, workspace, screen.app.connection.session, "from elsewhere")
+        await send_prompt(other, workspace, screen.app.connection.session, "from elsewhere")
         await screen.wait_for_text("echo: from elsewhere")
 
 
 async def test_session_is_opened_from_the_list() -> None:
     async with running_server() as (_, server):
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = await client.create_session(workspace, "The old one")
-        await prompt(client, workspace, session.id, "long ago")
+        await send_prompt(client, workspace, session.id, "long ago")
         async with open_app(server) as screen:
             await screen.wait_until(lambda: SessionId(session.id) in screen.app.connection.view.sessions, "the session")
             await screen.pilot.press("ctrl+s")
@@ -108,9 +108,9 @@ async def test_session_is_opened_from_the_list() -> None:
 
 async def test_last_session_is_opened() -> None:
     async with running_server() as (_, server):
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = await client.create_session(workspace, "Yesterday's")
-        await prompt(client, workspace, session.id, "where were we")
+        await send_prompt(client, workspace, session.id, "where were we")
         async with open_app(server, session="last") as screen:
             await screen.wait_for_text("echo: where were we")
 
@@ -135,10 +135,10 @@ async def test_arrow_keys_recall_sent_prompts() -> None:
 
 async def test_long_conversation_is_rendered_only_where_visible() -> None:
     async with running_server() as (_, server):
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = await client.create_session(workspace, "Long")
         for number in range(60):
-            await prompt(client, workspace, session.id, f"number {number}", f"r{number}")
+            await send_prompt(client, workspace, session.id, f"number {number}", f"r{number}")
         async with open_app(server, session="last") as screen:
             await screen.wait_for_text("echo: number 59")
             rows = screen.app.query_one(Transcript).rows.rows

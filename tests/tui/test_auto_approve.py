@@ -19,7 +19,7 @@ async def test_auto_approve_requires_confirmation_and_is_shown_on_every_screen()
         for key in ("ctrl+p", "ctrl+g", "ctrl+s"):
             await screen.pilot.press(key)
             await screen.wait_until(lambda: len(screen.app.screen_stack) > 1, key)
-            assert "acts without asking" in screen.picture()
+            await screen.wait_for_picture("acts without asking")
             await screen.pilot.press("escape")
             await screen.wait_for_no_dialog()
         await screen.pilot.press("ctrl+y")

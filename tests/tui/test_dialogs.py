@@ -7,9 +7,9 @@ from typing import Any
 from textual import events
 from textual.widgets import Input
 
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.model_requests import ModelRequest
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.screens.dialogs import Confirm, TextInput
@@ -18,7 +18,7 @@ from holdfast.tui.screens.picker import Picker
 from holdfast.tui.terminal_text import escaped_text
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
 from holdfast.tui.widgets.question_panel import QuestionPanel
-from server.helpers import Server, place, process, prompt
+from server.helpers import Server, send_prompt, server_directory, server_process
 from tui.app_driver import AppDriver, open_app, running_server
 
 WRITE = Call("write", json.dumps({"file_path": "made.txt", "content": "one\ntwo\n"}))
@@ -41,7 +41,7 @@ QUESTIONS: list[dict[str, Any]] = [
 
 
 def made(server: Server, name: str = "made.txt") -> Path:
-    return Path(server.place.project(), name)
+    return Path(server.directory.project(), name)
 
 
 def acting(*calls: Call) -> ScriptedModel:
@@ -65,8 +65,8 @@ async def test_tool_call_is_allowed_once() -> None:
     async with running_server(acting(WRITE)) as (_, server), open_app(server) as screen:
         await screen.submit("write it")
         await screen.wait_for_panel(ApprovalPanel)
-        assert "+one" in screen.picture()
-        assert "Always saves: write:write(made.txt)" in screen.picture()
+        await screen.wait_for_picture("+one")
+        await screen.wait_for_picture("Always saves: write:write(made.txt)")
         await screen.pilot.press("tab", "a")
         await screen.wait_for_text("It said")
         assert made(server).read_text() == "one\ntwo\n"
@@ -95,7 +95,7 @@ async def test_answer_of_another_client_closes_the_panel_with_a_notice() -> None
     async with running_server(acting(WRITE)) as (_, server), open_app(server) as screen:
         await screen.submit("write it")
         await screen.wait_for_panel(ApprovalPanel)
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         other.via = "page"
         ask = (await screen.app.connection.client.pending_permissions(workspace))[0]
         answer = {"permission": {"id": ask.id, "params": ask.params}, "action": "allow"}
@@ -109,7 +109,7 @@ async def test_cancel_closes_the_panel() -> None:
     async with running_server(acting(WRITE)) as (_, server), open_app(server) as screen:
         await screen.submit("write it")
         await screen.wait_for_panel(ApprovalPanel)
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         assert screen.app.connection.session is not None
         await other.cancel_session(workspace, screen.app.connection.session)
         await screen.wait_for_no_panel()
@@ -121,7 +121,7 @@ async def test_questions_are_answered_together() -> None:
     async with running_server(model) as (_, server), open_app(server) as screen:
         await screen.submit("ask me")
         await screen.wait_for_panel(QuestionPanel)
-        assert "PostgreSQL [big]" in screen.picture()
+        await screen.wait_for_picture("PostgreSQL [big]")
         await screen.pilot.press("tab", "2", "enter")
         await screen.wait_until(lambda: "Where?" in screen.picture(), "the second question")
         await screen.pilot.press("down", "space", "enter")
@@ -146,9 +146,9 @@ async def titled(screen: AppDriver) -> list[str]:
 
 async def test_sessions_are_renamed_and_deleted() -> None:
     async with running_server() as (_, server):
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         for title in ("Alpha", "Beta"):
-            await prompt(client, workspace, (await client.create_session(workspace, title)).id, "x")
+            await send_prompt(client, workspace, (await client.create_session(workspace, title)).id, "x")
         async with open_app(server) as screen:
             await screen.pilot.press("ctrl+s")
             await screen.wait_for_dialog(Picker)
@@ -174,7 +174,7 @@ async def test_session_deleted_by_another_client_disappears() -> None:
     async with running_server() as (_, server), open_app(server) as screen:
         await screen.submit("hello")
         await screen.wait_for_text("echo: hello")
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         assert screen.app.connection.session is not None
         await other.delete_session(workspace, screen.app.connection.session)
         await screen.wait_until(lambda: screen.app.connection.session is None, "no session")
@@ -201,14 +201,16 @@ async def test_provider_key_is_stored_and_never_shown() -> None:
 async def test_reasoning_effort_is_chosen() -> None:
     described = {"id": "deep", "can_reason": True, "reasoning_levels": ["low", "high"]}
     provider = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "models": [described, {"id": "plain"}]}
-    async with place() as where, process(where):
-        app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
+    async with server_directory() as directory, server_process(directory):
+        app = HoldfastApp(
+            ServerLocation(directory.address, str(directory.data), can_be_started=False), directory.project()
+        )
         async with app.run_test(size=(100, 30)) as pilot:
             screen = AppDriver(app, pilot)
             await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
             await app.connection.client.config_set(app.connection.workspace, "providers.local", provider)
             for model in ("plain", "deep"):
-                choice = ConfigModel("large", ModelChoice(model, "local", temperature=0.5))
+                choice = ConfigModelRequest("large", SelectedModel(model, "local", temperature=0.5))
                 await app.connection.client.config_model(app.connection.workspace, choice)
                 await screen.wait_until(lambda name=model: screen.line("top-right").startswith(name), model)  # type: ignore[misc]
                 await pilot.press("f2")
@@ -227,10 +229,10 @@ async def test_changes_of_a_session_are_shown_and_undone() -> None:
         await screen.wait_for_text("It said")
         await screen.submit("/changes")
         await screen.wait_for_dialog(Picker)
-        assert "made.txt  +2 -0  new" in screen.picture()
+        await screen.wait_for_picture("made.txt  +2 -0  new")
         await screen.pilot.press("enter")
         await screen.wait_for_dialog(DiffScreen)
-        assert "+two" in screen.picture()
+        await screen.wait_for_picture("+two")
         await screen.pilot.press("u")
         await screen.wait_for_notice("made.txt: removed")
         assert not made(server).exists()
@@ -243,12 +245,12 @@ async def test_runs_are_listed() -> None:
         await screen.wait_until(lambda: not screen.app.connection.runs(), "its end")
         await screen.submit("/runs")
         await screen.wait_for_dialog(Picker)
-        assert "✓ the first thing  completed" in screen.picture()
+        await screen.wait_for_picture("✓ the first thing  completed")
         await screen.pilot.press("escape")
         await screen.wait_for_no_dialog()
         await screen.submit("/jobs")
         await screen.wait_for_dialog(Picker)
-        assert "There are no jobs." in screen.picture()
+        await screen.wait_for_picture("There are no jobs.")
 
 
 async def test_chosen_theme_is_stored() -> None:
@@ -291,7 +293,7 @@ async def test_yolo_client_joins_workspace_without_affecting_others() -> None:
 
 async def test_settings_errors_are_shown_at_start_and_when_they_occur() -> None:
     def write(text: str) -> None:
-        Path(server.place.project(), "holdfast.toml").write_text(text)
+        Path(server.directory.project(), "holdfast.toml").write_text(text)
 
     async with running_server(acting()) as (_, server):
         write("permissions.deny = ['bahs(x)']\n")

@@ -9,7 +9,7 @@ import pytest
 from rich.segment import Segment
 
 from holdfast.client.errors import ClientError, Unreachable
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.bodies import SnapshotBody
@@ -17,7 +17,7 @@ from holdfast.tui.app import HoldfastApp
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.widgets.approval_panel import ApprovalPanel, RequestPanel
 from holdfast.tui.widgets.question_panel import QuestionPanel
-from server.helpers import FeedModel, place, process, prompt
+from server.helpers import FeedModel, send_prompt, server_directory, server_process
 from tui.app_driver import AppDriver, drawn, open_app, running_server
 
 
@@ -40,10 +40,12 @@ async def test_two_clients_show_the_same_conversation() -> None:
 
 async def test_app_survives_a_killed_server() -> None:
     """The conversation stays on the screen while the connection is lost, and nothing is missing afterwards."""
-    async with place() as where:
-        where.project()
-        app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
-        async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
+    async with server_directory() as directory:
+        directory.project()
+        app = HoldfastApp(
+            ServerLocation(directory.address, str(directory.data), can_be_started=False), directory.project()
+        )
+        async with server_process(directory) as first, app.run_test(size=(100, 30)) as pilot:
             screen = AppDriver(app, pilot)
             await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
             await screen.submit("words=3")
@@ -55,7 +57,7 @@ async def test_app_survives_a_killed_server() -> None:
             await first.process.wait()
             await screen.wait_until(lambda: "reconnecting" in screen.line("top-right"), "the quiet notice")
             assert before.splitlines()[0] in screen.conversation()
-            async with process(where):
+            async with server_process(directory):
                 await screen.wait_until(lambda: app.connection.state == "live", "the line is back")
                 await screen.wait_until(lambda: not screen.app.connection.runs(), "what was cut has its end")
                 await screen.submit("words=4")
@@ -74,9 +76,11 @@ async def test_app_survives_a_killed_server() -> None:
 )
 async def test_requests_of_a_killed_server_are_closed(ask: str, panel: type[RequestPanel]) -> None:
     """R10: the dialog goes with the run that asked, and the next prompt is no answer to it."""
-    async with place() as where:
-        app = HoldfastApp(ServerLocation(where.address, str(where.data), can_be_started=False), where.project())
-        async with process(where) as first, app.run_test(size=(100, 30)) as pilot:
+    async with server_directory() as directory:
+        app = HoldfastApp(
+            ServerLocation(directory.address, str(directory.data), can_be_started=False), directory.project()
+        )
+        async with server_process(directory) as first, app.run_test(size=(100, 30)) as pilot:
             screen = AppDriver(app, pilot)
             await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
             await screen.submit(ask)
@@ -84,20 +88,20 @@ async def test_requests_of_a_killed_server_are_closed(ask: str, panel: type[Requ
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
             await screen.wait_until(lambda: app.connection.state != "live", "the line is cut")
-            async with process(where):
+            async with server_process(directory):
                 await screen.wait_for_no_panel()
                 await screen.submit("words=4")
                 await screen.wait_for_text("word4")
-                assert not (where.root / "project" / "x").exists()
+                assert not (directory.root / "project" / "x").exists()
                 await pilot.press("ctrl+c")
                 await screen.wait_until(lambda: not app.is_running, "the app has ended")
 
 
 async def test_reconnecting_yolo_client_does_not_change_the_workspace_mode() -> None:
-    async with place() as where:
-        address = ServerLocation(where.address, str(where.data), can_be_started=False)
-        other, mine = HoldfastApp(address, where.project()), HoldfastApp(address, where.project(), yolo=True)
-        async with process(where) as first, other.run_test() as theirs, mine.run_test() as pilot:
+    async with server_directory() as directory:
+        address = ServerLocation(directory.address, str(directory.data), can_be_started=False)
+        other, mine = HoldfastApp(address, directory.project()), HoldfastApp(address, directory.project(), yolo=True)
+        async with server_process(directory) as first, other.run_test() as theirs, mine.run_test() as pilot:
             screen = AppDriver(mine, pilot)
             await AppDriver(other, theirs).wait_until(lambda: other.connection.state == "live", "the workspace is open")
             await screen.wait_until(lambda: mine.connection.state == "live", "and open here")
@@ -106,7 +110,7 @@ async def test_reconnecting_yolo_client_does_not_change_the_workspace_mode() -> 
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
             await screen.wait_until(lambda: mine.connection.state == "broken", "the line is cut")
-            async with process(where):
+            async with server_process(directory):
                 await screen.wait_until(lambda: mine.connection.state == "live", "the line is back")
                 assert not (await mine.connection.client.get_skip(mine.connection.workspace)).skip
 
@@ -194,9 +198,9 @@ async def test_retries_of_a_provider_are_shown() -> None:
 
 async def test_shell_commands_and_subagents_are_shown_while_running() -> None:
     """With the real server: output appears while a command runs, and the tools of a sub-agent below its call."""
-    async with place() as where, process(where):
+    async with server_directory() as directory, server_process(directory):
         app = HoldfastApp(
-            ServerLocation(where.address, str(where.data), can_be_started=False), where.project(), yolo=True
+            ServerLocation(directory.address, str(directory.data), can_be_started=False), directory.project(), yolo=True
         )
         async with app.run_test(size=(110, 40)) as pilot:
             screen = AppDriver(app, pilot)
@@ -212,8 +216,8 @@ async def test_shell_commands_and_subagents_are_shown_while_running() -> None:
             await screen.wait_for_text("│ ● ls")
             await screen.wait_until(lambda: not app.connection.runs(), "the end")
             session = app.connection.session
-        location = ServerLocation(where.address, str(where.data), can_be_started=False)
-        again = HoldfastApp(location, where.project(), session=str(session))
+        location = ServerLocation(directory.address, str(directory.data), can_be_started=False)
+        again = HoldfastApp(location, directory.project(), session=str(session))
         async with again.run_test(size=(110, 40)) as pilot:
             await AppDriver(again, pilot).wait_for_text("│ ● ls")
 
@@ -221,14 +225,14 @@ async def test_shell_commands_and_subagents_are_shown_while_running() -> None:
 async def test_events_during_opening_of_a_session_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot that is older than events of the stream does not undo them."""
     async with running_server() as (_, server), open_app(server) as screen:
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         session = await other.create_session(workspace, "Busy")
         take = screen.app.connection.client.snapshot
 
         async def late(workspace: WorkspaceId, session: SessionId | None = None) -> SnapshotBody:
             snapshot = await take(workspace, session)
             assert session is not None
-            await prompt(other, workspace, session, "meanwhile", "r1")
+            await send_prompt(other, workspace, session, "meanwhile", "r1")
             while not any(message.finish for message in await other.list_messages(workspace, session)):
                 await screen.pilot.pause()
             await screen.pilot.pause()
@@ -243,9 +247,9 @@ async def test_events_during_opening_of_a_session_are_not_lost(monkeypatch: pyte
 async def test_last_chosen_session_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of their snapshots comes first."""
     async with running_server() as (_, server), open_app(server) as screen:
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         first, second = [(await other.create_session(workspace, title)).id for title in ("First", "Second")]
-        await prompt(other, workspace, second, "what to see", "r1")
+        await send_prompt(other, workspace, second, "what to see", "r1")
         while not any(message.finish for message in await other.list_messages(workspace, second)):
             await screen.pilot.pause()
         take = screen.app.connection.client.snapshot

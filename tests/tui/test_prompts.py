@@ -7,12 +7,12 @@ import pytest
 from textual import events
 
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.protocol.bodies import AgentMessage, RunPatch
+from holdfast.protocol.bodies import AgentMessage, RunChange
 from holdfast.tui.screens.dialogs import Form
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.widgets.composer import Completer
 from holdfast.tui.widgets.queue_panel import QueuePanel
-from server.helpers import EchoModel, FeedModel, prompt
+from server.helpers import EchoModel, FeedModel, send_prompt
 from trials.hostile_commands import new_token, survivors
 from tui.app_driver import AppDriver, open_app, running_server
 
@@ -102,8 +102,8 @@ async def test_queue_order_of_another_client_is_shown() -> None:
     async with running_server(model) as (_, server), open_app(server) as screen:
         await busy(screen, model)
         await queued(screen, "one", "two")
-        other, workspace = await server.opened()
-        await other.patch_run(workspace, screen.app.connection.waiting()[1].run_id, RunPatch(position=0))
+        other, workspace = await server.open_workspace()
+        await other.patch_run(workspace, screen.app.connection.waiting()[1].run_id, RunChange(position=0))
         await screen.wait_until(lambda: waiting(screen) == ["two", "one"], "the order the other one chose")
 
 
@@ -112,7 +112,7 @@ async def test_queued_prompts_of_other_clients_are_not_restored() -> None:
     model = FeedModel()
     async with running_server(model) as (_, server), open_app(server) as screen:
         await busy(screen, model)
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         session = screen.app.connection.session
         assert session is not None
         await other.send_prompt(workspace, AgentMessage(session, "theirs", RunId("r9"), client_id=other.client_id))
@@ -131,7 +131,7 @@ async def test_queued_prompt_cancelled_elsewhere_can_be_restored() -> None:
         await queued(screen, "one", "two")
         await screen.pilot.press("ctrl+t", "down", "x")
         await screen.wait_until(lambda: waiting(screen) == ["one"], "what is removed here is not lost")
-        other, workspace = await server.opened()
+        other, workspace = await server.open_workspace()
         assert screen.app.connection.session is not None
         await other.cancel_session(workspace, screen.app.connection.session)
         await screen.wait_for_notice("A queued prompt of yours was cancelled elsewhere")
@@ -169,10 +169,10 @@ async def test_shell_command_runs_beside_a_run_and_can_be_stopped() -> None:
 
 async def test_sending_scrolls_to_the_end() -> None:
     async with running_server() as (_, server):
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = await client.create_session(workspace, "Long")
         for number in range(20):
-            await prompt(client, workspace, session.id, f"number {number}", f"r{number}")
+            await send_prompt(client, workspace, session.id, f"number {number}", f"r{number}")
         async with open_app(server, session="last") as screen:
             await screen.wait_for_text("echo: number 19")
             await screen.pilot.press("pageup", "pageup")
@@ -208,7 +208,7 @@ async def test_attachments_are_removed_with_backspace(tmp_path: Path) -> None:
 async def test_mentioned_files_are_completed_and_attached() -> None:
     model = EchoModel()
     async with running_server(model) as (_, server):
-        project = Path(server.place.project())
+        project = Path(server.directory.project())
         (project / "src").mkdir()
         (project / "src" / "parser.py").write_text("text of the parser\n")
         (project / "notes.md").write_text("notes\n")
@@ -234,7 +234,7 @@ async def test_slash_completes_commands() -> None:
 async def test_extension_commands_request_their_arguments_in_a_form() -> None:
     model = EchoModel()
     async with running_server(model) as (_, server):
-        folder = Path(server.place.project(), ".holdfast/commands")
+        folder = Path(server.directory.project(), ".holdfast/commands")
         os.makedirs(folder)
         (folder / "review.md").write_text("---\ndescription: Look at a file\n---\nReview $FILE for $TOPIC.\n")
         (folder / "greet.md").write_text("Say hello to everybody.\n")
@@ -255,9 +255,9 @@ async def test_extension_commands_request_their_arguments_in_a_form() -> None:
 
 async def test_prompts_of_earlier_sessions_are_recalled() -> None:
     async with running_server() as (_, server):
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = await client.create_session(workspace, "Old")
-        await prompt(client, workspace, session.id, "what I asked then")
+        await send_prompt(client, workspace, session.id, "what I asked then")
         async with open_app(server) as screen:
             await screen.wait_until(lambda: bool(screen.composer.sent_prompts), "what was sent")
             await screen.pilot.press("up")
@@ -306,10 +306,10 @@ async def test_search_finds_every_line_of_a_long_answer() -> None:
 
 async def test_search_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_server() as (_, server):
-        client, workspace = await server.opened()
+        client, workspace = await server.open_workspace()
         session = await client.create_session(workspace, "Long")
         for number in range(30):
-            await prompt(client, workspace, session.id, f"number {number} `x{number}`", f"r{number}")
+            await send_prompt(client, workspace, session.id, f"number {number} `x{number}`", f"r{number}")
         async with open_app(server, session="last", size=(80, 24)) as screen:
             await screen.wait_for_text("echo: number 29")
             copied: list[str] = []
@@ -318,7 +318,7 @@ async def test_search_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
             await screen.wait_until(lambda: str(screen.line("find-count")) == "2 of 2", "two places")
             await screen.pilot.press("enter")
             await screen.wait_until(lambda: str(screen.line("find-count")) == "1 of 2", "the one before")
-            assert "number 7 " in screen.picture()
+            await screen.wait_for_picture("number 7 ")
             await screen.pilot.press("escape", "y")
             await screen.wait_until(lambda: copied == ["number 7 `x7`"], "the prompt is copied")
             await screen.pilot.press("J", "y")

@@ -116,7 +116,7 @@ async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: p
         monkeypatch.setattr(writing, "cursor_blink", False)
     monkeypatch.setattr(redraw, "format_usage", lambda *_, **__: "800 tokens (0 %)")
     async with running_server(ScriptedModel(steps())) as (_, server):
-        project = Path(server.place.project())
+        project = Path(server.directory.project())
         (project / "src").mkdir()
         (project / "src" / "app.py").write_text(SOURCE)
         async with open_app(server, size=size) as screen:

@@ -38,7 +38,7 @@ class Watched:
         self._news = asyncio.Event()
         self.connection = ServerConnection(where_of(one), str(one.project), on_change=self._news.set)
 
-    async def until(self, condition: Any) -> None:  # noqa: ANN401 - any callable
+    async def wait_until(self, condition: Any) -> None:  # noqa: ANN401 - any callable
         async with asyncio.timeout(20):
             while not condition():
                 self._news.clear()
@@ -66,7 +66,7 @@ async def _links(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[tu
         for watched in (missing, seeing):
             await watched.connection.open()
             await scene.loss.is_open.wait()
-            await watched.until(lambda watched=watched: watched.connection.state == "live")
+            await watched.wait_until(lambda watched=watched: watched.connection.state == "live")
             await watched.connection.open_session(scene.session)
         yield scene, seeing, missing
     finally:
@@ -81,7 +81,7 @@ async def test_missed_events_are_recovered(name: str, one: ToolClient, monkeypat
         await scenario.before(scene)
         if scenario.opens_first:
             for connection in (seeing, missing):
-                await connection.until(
+                await connection.wait_until(
                     lambda connection=connection: (
                         connection.connection.view.permissions or connection.connection.view.questions
                     )
@@ -89,11 +89,11 @@ async def test_missed_events_are_recovered(name: str, one: ToolClient, monkeypat
         scene.loss.cut()
         await scenario.during(scene)
         snapshot = await one.client.snapshot(one.workspace, scene.session)
-        await seeing.until(lambda: seeing.connection.view.cursor >= snapshot.cursor)
+        await seeing.wait_until(lambda: seeing.connection.view.cursor >= snapshot.cursor)
         await scene.loss.lose(lambda item: (item.number or 0) >= snapshot.cursor)
         missing.connection.needs_full_redraw = False
         scene.loss.restore()
-        await missing.until(
+        await missing.wait_until(
             lambda: missing.connection.view.cursor >= snapshot.cursor and missing.connection.needs_full_redraw
         )
         assert missing.known(scene.session) == seeing.known(scene.session)
@@ -141,7 +141,7 @@ async def test_every_event_changes_the_view(one: ToolClient, monkeypatch: pytest
             number = None if name in LIVE else connection.view.cursor + 1
             scene.loss.deliver(event_of(name, scene.session, number))
             async with asyncio.timeout(10):
-                await watched.until(lambda seen=seen, expected=expected: _seen(seen, connection) == expected)
+                await watched.wait_until(lambda seen=seen, expected=expected: _seen(seen, connection) == expected)
 
 
 def _seen(seen: Any, connection: ServerConnection) -> object:  # noqa: ANN401

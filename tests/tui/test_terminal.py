@@ -13,8 +13,8 @@ import pytest
 
 from scratch import new_directory
 
-COMMAND = f"{sys.executable} -P -c 'from holdfast.cli.clients import tui_command; tui_command()'"
-_PATIENCE = 30.0
+COMMAND = f"{sys.executable} -P -c 'from holdfast.cli.frontends import tui_command; tui_command()'"
+_TIMEOUT = 30.0
 
 
 class Terminal:
@@ -55,7 +55,7 @@ class Terminal:
         return self.tmux("capture-pane", "-p")
 
     def until(self, text: str, *, is_there: bool = True) -> str:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while (text in (screen := self.screen())) is not is_there:
             assert time.monotonic() < deadline, f"{text!r} did not appear or disappear:\n{screen}"
             self.tmux("run-shell", f"sleep {_moment()}")
@@ -68,7 +68,7 @@ class Terminal:
             [sys.executable, "-m", "holdfast", "server", "stop", "--force", "--data-dir", str(self.data)],
             env=self.environment,
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT,
             check=False,
         )
 
@@ -177,7 +177,7 @@ def test_no_color_and_no_terminal(terminal: Terminal) -> None:
     used = {int(number) for number in re.findall(r"[34]8;5;(\d+)", terminal.tmux("capture-pane", "-p", "-e"))}
     assert used <= {0, 7, 8, 15, 16, 59, 102, 145, 188, 231, *range(232, 256)}, "only shades of grey"
     piped = subprocess.run(
-        [sys.executable, "-P", "-c", "from holdfast.cli.clients import tui_command; tui_command()"],
+        [sys.executable, "-P", "-c", "from holdfast.cli.frontends import tui_command; tui_command()"],
         env=terminal.environment,
         cwd=terminal.project,
         stdin=subprocess.DEVNULL,

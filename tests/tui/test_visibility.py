@@ -9,7 +9,7 @@ from textual import events
 from textual.color import Color
 from textual.theme import Theme
 
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import AgentNotice
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.line_diff import diff_lines
@@ -20,7 +20,7 @@ from holdfast.tui.app import HoldfastApp
 from holdfast.tui.block_render import describe_activity
 from holdfast.tui.blocks import AnswerBlock, ToolBlock, output_lines
 from holdfast.tui.diff_render import DiffView
-from holdfast.tui.key_sequences import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.themes import DARK, LIGHT, THEMES, Palette
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
@@ -167,14 +167,14 @@ async def test_change_is_shown_completely_and_full_screen() -> None:
     async with running_server(acting(call)) as (_, server), open_app(server, size=SMALL) as screen:
         await screen.submit("write it")
         await screen.wait_for_panel(ApprovalPanel)
-        assert "; evil()" in screen.picture()
+        await screen.wait_for_picture("; evil()")
         what = screen.app.screen.query_one("#what")
         await screen.wait_until(lambda: what.size.height > 0, "some of it")
         before = what.size.height
         await screen.pilot.press("tab", "f")
         await screen.wait_until(lambda: what.size.height >= before + 2, "more of it")
         await screen.wait_until(lambda: "▌ write it" not in screen.picture(), "nothing but it")
-        assert "esc back" in screen.picture()
+        await screen.wait_for_picture("esc back")
 
 
 async def test_question_is_visible_with_its_answers() -> None:
@@ -212,7 +212,7 @@ async def test_escape_in_the_queue_does_not_count_towards_a_cancel() -> None:
         await queued(screen, "one")
         await screen.pilot.press("ctrl+t")
         await screen.wait_until(lambda: "s send now" in screen.line("hints"), "the keys of the queue")
-        assert "esc back" in screen.picture()
+        await screen.wait_for_picture("esc back")
         await screen.pilot.press("escape")
         await screen.wait_until(lambda: screen.composer.has_focus, "the editor")
         await screen.pilot.press("escape")
@@ -237,14 +237,14 @@ async def test_matches_are_visited_after_the_search_was_closed() -> None:
         await screen.wait_until(lambda: "needle two" in screen.picture(), "and on again")
         await screen.pilot.press("tab", "tab", "N")
         await screen.pilot.pause()
-        assert "needle two" in screen.picture(), "who went back to the editor is done with it"
+        await screen.wait_for_picture("needle two")
 
 
 async def test_help_shows_the_name_of_this_client() -> None:
     async with running_server() as (_, server), open_app(server, size=(120, 40)) as screen:
         await screen.pilot.press("ctrl+g")
         await screen.wait_for_dialog(HelpScreen)
-        assert "other clients see this one as 12345678" in screen.picture()
+        await screen.wait_for_picture("other clients see this one as 12345678")
         assert fits(screen, "send; steers the current run")
 
 
@@ -258,6 +258,7 @@ async def test_click_that_unfolds_keeps_the_focus_in_the_composer() -> None:
     async with running_server(model) as (_, server), open_app(server, size=SMALL) as screen:
         await screen.submit("go")
         await screen.wait_for_text("◇ scripted")
+        await screen.wait_for_picture("✻ Thought")
         at = next(number for number, line in enumerate(screen.picture().split("\n")) if "✻ Thought" in line)
         await screen.pilot.click(offset=(6, at))
         await screen.wait_for_text("deep inside")
@@ -305,8 +306,8 @@ async def test_quickly_typed_command_is_not_sent_as_a_prompt() -> None:
 
 async def test_missing_session_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     async with running_server() as (_, server):
-        where = ServerLocation(server.address, str(server.place.data), can_be_started=False)
-        app = HoldfastApp(where, server.place.project(), session="nobody")
+        directory = ServerLocation(server.address, str(server.directory.data), can_be_started=False)
+        app = HoldfastApp(directory, server.directory.project(), session="nobody")
         async with app.run_test() as pilot:
             await AppDriver(app, pilot).wait_until(lambda: app.return_value is not None, "the end")
         assert app.return_value == 2

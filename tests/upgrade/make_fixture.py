@@ -22,13 +22,14 @@ import msgspec
 from e2e.cli_environment import CliEnvironment
 from holdfast.client.address import Address
 from holdfast.client.client import Client
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.bodies import AgentMessage
 from model_server.server import ModelServer
-from server.helpers import end_of, read_until
-from upgrade.story import DELETED, ROOT_LENGTH, answer, calls, free_port, read_all
+from server.helpers import read_until, run_ended
+from stream_servers import reserve_port
+from upgrade.recorded_work import DELETED, ROOT_LENGTH, answer, calls, read_all
 
 SETTINGS = """
 [models.large]
@@ -64,7 +65,7 @@ FROM_PROJECT = "yes"
 LONG = "x" * 3000
 
 
-class Maker:
+class RecordedClient:
     """One client of the server that is recorded."""
 
     def __init__(self, stage: CliEnvironment, client: Client, workspace: WorkspaceId) -> None:
@@ -73,7 +74,7 @@ class Maker:
         self.id = workspace
 
     @classmethod
-    async def open(cls, stage: CliEnvironment, name: str) -> "Maker":
+    async def open(cls, stage: CliEnvironment, name: str) -> "RecordedClient":
         client = await stage.client()
         given = tuple(f"{key}={value}" for key, value in stage.environment.items())
         return cls(stage, client, (await client.create_workspace(str(stage.root / name), env=given)).id)
@@ -88,7 +89,7 @@ class Maker:
 
     async def end(self, run: str) -> None:
         async with asyncio.timeout(60), self.client.events(self.id, since=0) as events:
-            await read_until(events, end_of(RunId(run)))
+            await read_until(events, run_ended(RunId(run)))
 
     async def run(self, session: SessionId, prompt: str, run: str, **more: Any) -> None:  # noqa: ANN401
         await self.send(session, prompt, run, **more)
@@ -110,8 +111,8 @@ class Maker:
                 pass
         return found[0]
 
-    async def file_made(self, name: str) -> None:
-        """Return once a tool has made this file: it is running."""
+    async def wait_for_file(self, name: str) -> None:
+        """Return once a tool has created this file: it is running."""
         async with asyncio.timeout(60):
             while not (self.stage.project / name).exists():
                 await self.client.health()
@@ -124,8 +125,8 @@ class Maker:
         await self.client.answer_question(self.id, {"batch_request_id": found[0].id, "responses": responses})
 
 
-async def ordinary_work(at: Maker) -> None:
-    """Sessions with every outcome but `interrupted`, and everything that belongs to a session."""
+async def ordinary_work(at: RecordedClient) -> None:
+    """Create sessions with every outcome but `interrupted`, and every kind of content of a session."""
     picture = Attachment(b"\x89PNG\r\n\x1a\n" + bytes(64), "/nowhere/picture.png", "picture.png", "image/png")
     note = Attachment(b"An attached note.", "/nowhere/note.txt", "note.txt", "text/plain")
     plain = await at.session()
@@ -142,27 +143,27 @@ async def ordinary_work(at: Maker) -> None:
     ends = await at.session("Outcomes")
     await at.run(ends, "please fail", "ends-failed")
     await at.send(ends, calls([("bash", {"command": "touch begun; sleep 600"})]), "ends-cancelled", yolo=True)
-    await at.file_made("begun")
+    await at.wait_for_file("begun")
     await at.send(ends, "cancelled while it waits", "ends-waiting", delivery="queue")
     await at.client.cancel_session(at.id, ends)
     await at.end("ends-cancelled")
     folding = await at.session("With a folded prompt")
     wait = "touch folding; until test -e fold-now; do sleep 0.05; done"
     await at.send(folding, calls([("bash", {"command": wait})]), "folding-1", yolo=True)
-    await at.file_made("folding")
+    await at.wait_for_file("folding")
     await at.send(folding, "folded into the run before", "folding-2", delivery="steer")
     (at.stage.project / "fold-now").touch()
     await at.end("folding-2")
 
 
-async def files_and_approvals(at: Maker, session: SessionId) -> None:
+async def files_and_approvals(at: RecordedClient, session: SessionId) -> None:
     write = [("write", {"file_path": "made.txt", "content": "one\n"})]
     edit = [("edit", {"file_path": "made.txt", "old_string": "one", "new_string": "two"})]
     other = [("write", {"file_path": "other.txt", "content": "other\n"})]
     await at.send(session, calls(write, edit, other), "files-1")
     await at.grant("allow_session", "allow", "allow")
     await at.end("files-1")
-    await at.client.undo_changes(at.id, UndoAsk(path="other.txt", session_id=session))
+    await at.client.undo_changes(at.id, UndoRequest(path="other.txt", session_id=session))
     todos = [{"content": "Do it", "status": "in_progress", "active_form": "Doing it"}]
     shell = [("bash", {"command": "./print-much.sh", "description": "Print much"})]
     denied = [("bash", {"command": "touch denied-file"})]
@@ -178,8 +179,8 @@ async def files_and_approvals(at: Maker, session: SessionId) -> None:
     await at.client.run_shell(at.id, session, "echo typed by a person")
 
 
-async def deleted_session(at: Maker) -> None:
-    """Its text must not be found again after the upgrade."""
+async def deleted_session(at: RecordedClient) -> None:
+    """Delete a session whose text must not be found after the upgrade."""
     session = await at.session(f"Title {DELETED}")
     note = Attachment(f"Attachment {DELETED}".encode(), f"/nowhere/{DELETED}.txt", f"{DELETED}.txt", "text/plain")
     work = calls(
@@ -194,7 +195,7 @@ async def deleted_session(at: Maker) -> None:
     await at.client.delete_session(at.id, session)
 
 
-async def settings_and_sign_ins(at: Maker) -> dict[str, Any]:
+async def settings_and_sign_ins(at: RecordedClient) -> dict[str, Any]:
     shown = await at.client.get_trust(at.id)
     await at.client.set_trust(at.id, trusted=True, digest=shown.digest)
     await at.client.config_set(at.id, "options.max_minutes", 77, scope=0)
@@ -205,28 +206,28 @@ async def settings_and_sign_ins(at: Maker) -> dict[str, Any]:
     return {"page": entered.page, "key": entered.key}
 
 
-async def record(stage: CliEnvironment, archive: Path) -> None:
+async def record(stage: CliEnvironment, archive: Path, port: int) -> None:
     stage.settings.write_text(SETTINGS)
     stage.environment["UPGRADE_MODEL_URL"] = stage.provider.base_url()
     (stage.project / "holdfast.toml").write_text(PROJECT)
     (stage.project / "print-much.sh").write_text('#!/bin/sh\nseq -f "line %g $1" 1 20000\n')
     (stage.project / "print-much.sh").chmod(0o755)
     (stage.root / "v").mkdir()
-    await stage.say("login", "openai", stdin="a-stored-key")
-    await stage.say("run", "from the command line")
-    await stage.say("server", "stop")
-    await stage.serve("--host", f"tcp://127.0.0.1:{free_port()}")
-    at, other = await Maker.open(stage, "w"), await Maker.open(stage, "v")
+    await stage.stdout_of("login", "openai", stdin="a-stored-key")
+    await stage.stdout_of("run", "from the command line")
+    await stage.stdout_of("server", "stop")
+    await stage.serve("--host", f"tcp://127.0.0.1:{port}")
+    at, other = await RecordedClient.open(stage, "w"), await RecordedClient.open(stage, "v")
     expected: dict[str, Any] = await settings_and_sign_ins(at)
     await ordinary_work(at)
     await deleted_session(at)
     await other.run(await other.session("Another workspace"), "hello from the other one", "other-1")
     interrupted = await at.session("Interrupted by a stop")
     await at.send(interrupted, calls([("bash", {"command": "touch started; sleep 600"})]), "interrupted-1", yolo=True)
-    await at.file_made("started")
+    await at.wait_for_file("started")
     await stage.stop(signal.SIGTERM)
-    await stage.serve("--host", f"tcp://127.0.0.1:{free_port()}")
-    at, other = await Maker.open(stage, "w"), await Maker.open(stage, "v")
+    await stage.serve("--host", f"tcp://127.0.0.1:{port}")
+    at, other = await RecordedClient.open(stage, "w"), await RecordedClient.open(stage, "v")
     expected |= {"w": await read_all(at.client, at.id), "v": await read_all(other.client, other.id)}
     crashed = await at.session("Killed with an open approval")
     await at.send(crashed, calls([("bash", {"command": "touch never-allowed"})]), "crashed-1")
@@ -258,7 +259,8 @@ async def main(archive: Path) -> None:
     async with ModelServer(answer, models={"big": 1, "small": 1}) as provider:
         stage = CliEnvironment(provider)
         try:
-            await record(stage, archive)
+            with reserve_port() as port:
+                await record(stage, archive, port)
         finally:
             await stage.close()
 

@@ -1,4 +1,4 @@
-"""A data directory and settings written by an earlier version are opened, and all of it is read.
+"""A data directory and settings written by an earlier version are opened and read completely.
 
 One archive for each recorded version; `make_fixture.py` writes them. An archive is never changed afterwards.
 """
@@ -20,19 +20,19 @@ from e2e.cli_environment import CliEnvironment
 from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.domain.files import UndoAsk
+from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.server.web.web_auth import proof
 from model_server.server import ModelServer
-from server.helpers import end_of, read_until
-from upgrade.story import DELETED, answer, free_port, read_all
+from server.helpers import read_until, run_ended
+from upgrade.recorded_work import DELETED, answer, read_all
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 
 
 def unpack(archive: Path, stage: CliEnvironment) -> dict[str, Any]:
-    """Put the recorded files in this stage's place, as if they had been written there a moment ago."""
+    """Unpack the recorded files into this stage, as if they had just been written there."""
     with tarfile.open(archive) as tar:
         tar.extractall(stage.root, filter="fully_trusted")
     expected = (stage.root / "expected.json").read_text()
@@ -41,7 +41,7 @@ def unpack(archive: Path, stage: CliEnvironment) -> dict[str, Any]:
     for path in (item for item in stage.root.rglob("*") if item.is_file()):
         path.write_bytes(path.read_bytes().replace(old.encode(), new.encode()))
     with apsw.Connection(str(stage.data / "holdfast.db")) as connection:
-        # Old events and sign-ins expire; here their age is not the subject.
+        # Old events and sign-ins expire; their age does not matter here.
         now = time.time_ns() // 1_000_000
         connection.execute("UPDATE events SET at = at + ? - (SELECT max(at) FROM events)", (now,))
     connection.close()
@@ -56,7 +56,7 @@ def unpack(archive: Path, stage: CliEnvironment) -> dict[str, Any]:
 
 
 def project_digest(root: str, stage: CliEnvironment) -> str:
-    """The recorded versions' digest of the project's settings file, which covers its path."""
+    """Return the recorded version's digest of the project's settings file, which covers its path."""
     name = f"{root}/w/holdfast.toml".encode()
     data = (stage.project / "holdfast.toml").read_bytes()
     return hashlib.sha256(len(name).to_bytes(8, "big") + name + hashlib.sha256(data).digest()).hexdigest()
@@ -74,10 +74,10 @@ async def reopened(archive: Path) -> AsyncIterator[tuple[CliEnvironment, dict[st
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
-async def test_an_earlier_versions_data_is_opened_and_read(archive: Path) -> None:
+async def test_an_earlier_versions_data_is_opened_and_read(archive: Path, reserved_port: int) -> None:
     async with reopened(archive) as (stage, expected):
         port = json.loads((stage.data / "web.json").read_text())["port"]
-        tcp, token = free_port(), (stage.data / "token").read_text().strip()
+        tcp, token = reserved_port, (stage.data / "token").read_text().strip()
         await stage.serve("--host", f"tcp://127.0.0.1:{tcp}")
         client = await stage.client()
         ids = expected["ids"]
@@ -96,30 +96,30 @@ async def test_an_earlier_versions_data_is_opened_and_read(archive: Path) -> Non
             await check_sign_in(page, port, expected)
         async with Client(Address(host="127.0.0.1", port=tcp, token=token)) as remote:
             assert {item.id for item in await remote.list_workspaces()} == {ids["w"], ids["v"]}
-        listed = await stage.say("sessions", "--json")
+        listed = await stage.stdout_of("sessions", "--json")
         assert {item["id"] for item in json.loads(listed)} >= set(expected["w"]["listed"])
-        assert "openai" in await stage.say("login", "--list")
-        assert "listening" in await stage.say("logs")
+        assert "openai" in await stage.stdout_of("login", "--list")
+        assert "listening" in await stage.stdout_of("logs")
 
 
 async def check_crash(client: Client, workspace: WorkspaceId) -> None:
-    """The run with the open approval ended with the server; the prompt behind it is carried out now."""
+    """The run with the open approval ended with the server; the prompt after it is executed now."""
     async with client.events(workspace, since=0) as events:
-        await read_until(events, end_of(RunId("crashed-2")))
+        await read_until(events, run_ended(RunId("crashed-2")))
     outcomes = [(await client.get_run(workspace, RunId(f"crashed-{number}"))).outcome for number in (1, 2)]
     assert outcomes == ["interrupted", "completed"]
     assert await client.pending_permissions(workspace) == ()
 
 
 def check_deleted(stage: CliEnvironment) -> None:
-    """Nothing of a session that the earlier version deleted is left, and its run ids are not given out again."""
+    """Nothing of a session deleted by the earlier version is left, and its run ids are not reused."""
     files = [path for path in stage.data.rglob("*") if path.is_file()]
     assert [path for path in files if DELETED.encode() in path.read_bytes()] == []
     assert len([path for path in files if path.name.endswith("-out.txt")]) == 1
 
 
 def check_work(expected: dict[str, Any], found: dict[str, Any]) -> None:
-    """What was returned then is returned now; fields, sessions and events may have been added."""
+    """Recorded responses are returned unchanged; fields, sessions and events may have been added."""
     for kind in ("sessions", "messages", "files", "read", "runs"):
         for name, value in expected[kind].items():
             assert contains(found[kind][name], value), (kind, name)
@@ -156,12 +156,12 @@ def session_of(event: dict[str, Any]) -> str:
 
 async def check_undo(client: Client, workspace: WorkspaceId, expected: dict[str, Any]) -> None:
     session = next(name for name, files in expected["files"].items() if files)
-    report = await client.undo_changes(workspace, UndoAsk(path="made.txt", session_id=session, dry_run=True))
+    report = await client.undo_changes(workspace, UndoRequest(path="made.txt", session_id=session, dry_run=True))
     assert [item.path for item in report.files] != []
 
 
 async def check_sign_in(page: Client, port: int, expected: dict[str, Any]) -> None:
-    """A page that was signed in comes back with its key."""
+    """A signed-in page is recognised by its key."""
     nonce = secrets.token_hex(16)
     ours = (await page.greet_page(expected["page"], nonce)).nonce
     answered = proof(expected["key"], "page", port, nonce, ours)
@@ -169,7 +169,7 @@ async def check_sign_in(page: Client, port: int, expected: dict[str, Any]) -> No
 
 
 def contains(value: object, part: object) -> bool:
-    """Whether `value` has everything that `part` has: later versions may add fields."""
+    """Return true if `value` contains everything in `part`: later versions may add fields."""
     if isinstance(part, dict):
         return isinstance(value, dict) and all(key in value and contains(value[key], part[key]) for key in part)
     if isinstance(part, list):

@@ -20,16 +20,16 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelRequest, StreamPart, TextDelta
 from holdfast.providers.scripted_model import Act, Say, ScriptedModel, Step
-from server.helpers import EchoModel, Place, Server, place, serving
+from server.helpers import EchoModel, Server, ServerDirectory, in_process_server, server_directory
 
-__all__ = ["PATIENCE", "PHONE", "WIDE", "PageHarness", "PlayModel", "Screen", "launched", "page_harness"]
+__all__ = ["PHONE", "TIMEOUT", "WIDE", "PageHarness", "PlayModel", "Screen", "launched", "page_harness"]
 
-PATIENCE = 15_000.0
+TIMEOUT = 15_000.0
 """Milliseconds. Nothing takes so long but a fault."""
 _LUMP = 4096
 PHONE, WIDE = (390, 844), (1920, 1080)
 
-expect.set_options(timeout=PATIENCE)
+expect.set_options(timeout=TIMEOUT)
 
 
 class PlayModel(EchoModel):
@@ -59,7 +59,7 @@ class PlayModel(EchoModel):
         async for part in ScriptedModel([Step(acts)]).stream(request):
             yield part
 
-    def say(self, *words: str) -> None:
+    def stream_words(self, *words: str) -> None:
         for word in words:
             self.feed.put_nowait(word)
 
@@ -123,8 +123,8 @@ class Screen:
 class PageHarness:
     """A server in this loop, its model, and its pages."""
 
-    def __init__(self, where: Place, server: Server, model: PlayModel, browser: Browser) -> None:
-        self.where = where
+    def __init__(self, directory: ServerDirectory, server: Server, model: PlayModel, browser: Browser) -> None:
+        self.where = directory
         self.server = server
         self.model = model
         self.browser = browser
@@ -152,7 +152,7 @@ class PageHarness:
             proxy={"server": proxy, "bypass": "<-loopback>"} if proxy else None,
         )
         self.contexts.append(context)
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(TIMEOUT)
         link = link or await self.link(project)
         screen = Screen(await context.new_page(), link.partition("/#")[0])
         self.screens.append(screen)
@@ -161,7 +161,7 @@ class PageHarness:
 
     async def terminal(self) -> tuple[Client, WorkspaceId]:
         """Another client in the same workspace."""
-        return await self.server.opened()
+        return await self.server.open_workspace()
 
     async def close(self) -> None:
         for screen in self.screens:
@@ -197,13 +197,15 @@ async def launched() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def page_harness(browser: Browser, prepare: Iterable[Callable[[Place], None]] = ()) -> AsyncIterator[PageHarness]:
+async def page_harness(
+    browser: Browser, prepare: Iterable[Callable[[ServerDirectory], None]] = ()
+) -> AsyncIterator[PageHarness]:
     model = PlayModel()
-    async with place() as where:
+    async with server_directory() as directory:
         for step in prepare:
-            step(where)
-        async with serving(where, model) as server:
-            made = PageHarness(where, server, model, browser)
+            step(directory)
+        async with in_process_server(directory, model) as server:
+            made = PageHarness(directory, server, model, browser)
             try:
                 yield made
                 await made.close()

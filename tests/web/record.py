@@ -23,9 +23,9 @@ from holdfast.domain.events import encode_event
 from holdfast.domain.ids import SessionId
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.retries import RetryPolicy
-from holdfast.protocol.bodies import AgentMessage, RunPatch
+from holdfast.protocol.bodies import AgentMessage, RunChange
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
-from server.approval_client import asking, question
+from server.approval_client import approval_client, question
 from server.helpers import QUICK, RawStream
 from web.recordings import FOLD, folded
 
@@ -48,7 +48,7 @@ class Recorder:
             self.steps.append({"number": event.number, "event": json.loads(event.data)})
         self._written = len(self.stream.events)
 
-    async def until(self, kind: str, **facts: object) -> dict[str, Any]:
+    async def wait_until(self, kind: str, **facts: object) -> dict[str, Any]:
         """Read until a matching event; earlier events count, too."""
 
         def fits(body: dict[str, Any]) -> bool:
@@ -61,7 +61,7 @@ class Recorder:
         return body
 
     async def end(self, run: str) -> None:
-        await self.until("run_complete", run_id=run)
+        await self.wait_until("run_complete", run_id=run)
 
     async def load(self, session: str | None) -> None:
         """Load a snapshot of a session now."""
@@ -93,7 +93,7 @@ async def talk() -> Steps:
     async with tool_client(model=ScriptedModel(_talks)) as one, recorder(one) as said:
         session = await one.session()
         run = await one.client.send_prompt(one.workspace, AgentMessage(session, "hello"))
-        await said.until("message_delta", session_id=session)
+        await said.wait_until("message_delta", session_id=session)
         await said.load(session)
         await said.end(run.run_id)
         await one.client.put_session(one.workspace, session, "Greetings")
@@ -102,7 +102,7 @@ async def talk() -> Steps:
         await said.load(other)
         await one.client.config_set(one.workspace, "options.tui.theme", "paper")
         await one.client.delete_session(one.workspace, session)
-        await said.until("session", id=session, title="Greetings")
+        await said.wait_until("session", id=session, title="Greetings")
         await said.end((await one.client.send_prompt(one.workspace, AgentMessage(other, "once more"))).run_id)
         return said.steps
 
@@ -114,15 +114,15 @@ async def tools() -> Steps:
         await said.load(session)
         write = ("write", {"file_path": "a.txt", "content": "one\ntwo\n"})
         edit = ("edit", {"file_path": "a.txt", "old_string": "two", "new_string": "zwei 🐚"})
-        await said.end((await one.ask(session, write, edit, ("view", {"file_path": "nowhere"}))).run_id)
+        await said.end((await one.call_tools(session, write, edit, ("view", {"file_path": "nowhere"}))).run_id)
         go = one.project / "go"
         slow = f"printf 'begin 🛠\\n'; while [ ! -e {go} ]; do sleep 0.02; done; echo end"
-        run = await one.ask(session, bash(slow))
-        await said.until("tool_output", session_id=session)
+        run = await one.call_tools(session, bash(slow))
+        await said.wait_until("tool_output", session_id=session)
         go.touch()
         await said.end(run.run_id)
         inner = json.dumps([("view", {"file_path": "a.txt"})])
-        await said.end((await one.ask(session, ("agent", {"prompt": inner}))).run_id)
+        await said.end((await one.call_tools(session, ("agent", {"prompt": inner}))).run_id)
         return said.steps
 
 
@@ -131,19 +131,19 @@ async def queue() -> Steps:
     async with tool_client() as one, recorder(one) as said:
         session = await one.session()
         await said.load(session)
-        run = await one.ask(session, bash("echo started; sleep 100"))
-        await said.until("tool_output", session_id=session)
+        run = await one.call_tools(session, bash("echo started; sleep 100"))
+        await said.wait_until("tool_output", session_id=session)
         names = ("first", "second", "third", "fourth")
         for name in names:
             message = AgentMessage(session, name, run_id=_run(name), delivery="queue")
             await one.client.send_prompt(one.workspace, message)
-        await one.client.patch_run(one.workspace, _run("third"), RunPatch(position=0))
-        await one.client.patch_run(one.workspace, _run("second"), RunPatch(delivery="steer"))
+        await one.client.patch_run(one.workspace, _run("third"), RunChange(position=0))
+        await one.client.patch_run(one.workspace, _run("second"), RunChange(delivery="steer"))
         await one.client.cancel_run(one.workspace, _run("first"))
         await said.load(session)
         await one.client.cancel_session(one.workspace, session)
         await said.end(run.run_id)
-        await said.end((await one.ask(session)).run_id)
+        await said.end((await one.call_tools(session)).run_id)
         return said.steps
 
 
@@ -164,7 +164,7 @@ async def failures() -> Steps:
         await said.load(session)
         for prompt in ("one", "two"):
             await said.end((await one.client.send_prompt(one.workspace, AgentMessage(session, prompt))).run_id)
-        await said.until("agent_event", type="agent_finished")
+        await said.wait_until("agent_event", type="agent_finished")
         return said.steps
 
 
@@ -174,33 +174,33 @@ async def permissions() -> Steps:
         session = await one.session()
         await said.load(session)
         for action in ("allow", "deny"):
-            run = await one.ask(session, bash("touch made"))
-            (ask,) = await one.permissions()
-            await said.until("permission_request", id=ask.id)
+            run = await one.call_tools(session, bash("touch made"))
+            (ask,) = await one.pending_permissions()
+            await said.wait_until("permission_request", id=ask.id)
             await said.load(session)
             await one.grant(ask, action, "not like this" if action == "deny" else "")
             await said.end(run.run_id)
-        run = await one.ask(session, bash("touch more"))
-        await one.permissions()
+        run = await one.call_tools(session, bash("touch more"))
+        await one.pending_permissions()
         await one.client.cancel_run(one.workspace, run.run_id)
         await said.end(run.run_id)
         return said.steps
 
 
 async def questions() -> Steps:
-    async with asking() as one, recorder(one) as said:
+    async with approval_client() as one, recorder(one) as said:
         session = await one.session()
         await said.load(session)
-        run = await one.ask(
+        run = await one.call_tools(
             session, ("question", {"questions": [question("Go on?"), question("A name?", "free_text")]})
         )
-        (batch,) = await one.questions()
-        await said.until("question_batch_request", id=batch.id)
+        (batch,) = await one.pending_questions()
+        await said.wait_until("question_batch_request", id=batch.id)
         answers = [{"request_id": batch.questions[0].id, "yes": True}, {"request_id": batch.questions[1].id}]
         await one.client.answer_question(one.workspace, {"batch_request_id": batch.id, "responses": answers})
-        await said.until("run_complete", run_id=run.run_id)
-        run = await one.ask(session, ("question", {"questions": [question("Again?")]}))
-        (batch,) = await one.questions()
+        await said.wait_until("run_complete", run_id=run.run_id)
+        run = await one.call_tools(session, ("question", {"questions": [question("Again?")]}))
+        (batch,) = await one.pending_questions()
         await one.client.cancel_question(one.workspace, batch.id)
         await said.end(run.run_id)
         return said.steps
@@ -210,11 +210,11 @@ async def gap() -> Steps:
     """A reader that resumes at an unknown number: a gap, a snapshot, later events."""
     async with tool_client() as one:
         session = await one.session()
-        await one.end(await one.ask(session))
+        await one.run_end(await one.call_tools(session))
         async with recorder(one, since=10**9) as said:
-            await said.until("gap")
+            await said.wait_until("gap")
             await said.load(session)
-            await said.end((await one.ask(session)).run_id)
+            await said.end((await one.call_tools(session)).run_id)
             return said.steps
 
 
@@ -222,12 +222,12 @@ async def behind() -> Steps:
     """A snapshot that is newer than the stream: the reader has been slow."""
     async with tool_client() as one, recorder(one) as said:
         session = await one.session()
-        await said.end((await one.ask(session)).run_id)
-        run = await one.ask(session)
-        await one.end(run)
+        await said.end((await one.call_tools(session)).run_id)
+        run = await one.call_tools(session)
+        await one.run_end(run)
         await said.load(session)
         await said.end(run.run_id)
-        await said.end((await one.ask(session)).run_id)
+        await said.end((await one.call_tools(session)).run_id)
         return said.steps
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from playwright.async_api import expect
 
 from holdfast.domain.messages import BinaryPart, Message
-from server.helpers import prompt
+from server.helpers import send_prompt
 from web.harness import PageHarness
 
 _AT = "document.querySelector('.scroller')"
@@ -94,7 +94,7 @@ async def test_queued_prompts_are_moved_removed_and_edited(harness: PageHarness)
 async def test_sent_prompts_are_found_in_the_history(harness: PageHarness) -> None:
     client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "s")).id
-    await prompt(client, workspace, session, "from the terminal")
+    await send_prompt(client, workspace, session, "from the terminal")
     screen = await harness.screen()
     await screen.is_live()
     await screen.send("from the page")
@@ -126,14 +126,14 @@ async def test_the_newest_line_is_followed_until_the_reader_scrolls(harness: Pag
     screen = await harness.screen()
     await screen.is_live()
     await screen.send("feed")
-    harness.model.say(*(f"line {number}\n\n" for number in range(80)))
+    harness.model.stream_words(*(f"line {number}\n\n" for number in range(80)))
     await expect(screen.answers.last).to_contain_text("line 79")
     await screen.page.wait_for_function(f"{_REST} < 24")
     await screen.answers.last.hover()
     await screen.page.mouse.wheel(0, -600)
     await expect(screen.at("to-end")).to_be_visible()
     top = await screen.page.evaluate(f"{_AT}.scrollTop")
-    harness.model.say(*(f"line {number}\n\n" for number in range(80, 160)))
+    harness.model.stream_words(*(f"line {number}\n\n" for number in range(80, 160)))
     await expect(screen.answers.last).to_contain_text("line 159")
     assert abs(await screen.page.evaluate(f"{_AT}.scrollTop") - top) < 400
     await screen.at("to-end").click()

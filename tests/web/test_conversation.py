@@ -7,7 +7,7 @@ from playwright.async_api import expect
 from holdfast.client.view import View
 from holdfast.domain.messages import text_of
 from holdfast.providers.scripted_model import Call, Say, Think
-from server.helpers import collect, end_of, prompt, read_until
+from server.helpers import collect_run_ends, read_until, run_ended, send_prompt
 from web.harness import PageHarness, Screen
 
 
@@ -25,10 +25,10 @@ async def test_a_prompt_is_sent_and_its_answer_streams(harness: PageHarness) -> 
     await screen.send("feed")
     await expect(screen.prompts).to_have_count(1)
     await expect(screen.prompts).to_contain_text("feed")
-    harness.model.say("Once ", "upon ")
+    harness.model.stream_words("Once ", "upon ")
     await expect(screen.answers.last).to_contain_text("Once upon")
     await expect(screen.at("stop")).to_be_visible()
-    harness.model.say("a **time**.")
+    harness.model.stream_words("a **time**.")
     await expect(screen.answers.last).to_contain_text("Once upon a time.")
     harness.model.stop()
     await expect(screen.at("stop")).to_be_hidden()
@@ -40,7 +40,7 @@ async def test_another_client_cancels_what_the_page_has_sent(harness: PageHarnes
     """R3."""
     screen = await harness.screen()
     await screen.send("feed")
-    harness.model.say("Words ")
+    harness.model.stream_words("Words ")
     await expect(screen.answers.last).to_contain_text("Words")
     client, workspace = await harness.terminal()
     (run,) = await client.list_runs(workspace)
@@ -54,13 +54,13 @@ async def test_another_client_cancels_what_the_page_has_sent(harness: PageHarnes
 async def test_the_page_cancels_what_another_client_has_sent(harness: PageHarness) -> None:
     client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "of the terminal")).id
-    await prompt(client, workspace, session, "feed", "r1")
+    await send_prompt(client, workspace, session, "feed", "r1")
     screen = await harness.screen()
     await screen.open_session(session)
-    harness.model.say("Words ")
+    harness.model.stream_words("Words ")
     await expect(screen.answers.last).to_contain_text("Words")
     await screen.at("stop").click()
-    (end,) = await collect(client, workspace, ["r1"])
+    (end,) = await collect_run_ends(client, workspace, ["r1"])
     assert end.outcome == "cancelled"
     await expect(screen.at("stop")).to_be_hidden()
 
@@ -76,19 +76,19 @@ async def test_two_tabs_and_a_terminal_are_identical(harness: PageHarness) -> No
     )
     first = await harness.screen()
     await first.open_session(session)
-    await prompt(client, workspace, session, "work", "r1")
-    await collect(client, workspace, ["r1"])
-    await prompt(client, workspace, session, "feed", "r2")
-    harness.model.say("Half of ")
+    await send_prompt(client, workspace, session, "work", "r1")
+    await collect_run_ends(client, workspace, ["r1"])
+    await send_prompt(client, workspace, session, "feed", "r2")
+    harness.model.stream_words("Half of ")
     await expect(first.answers.last).to_contain_text("Half of")
     second = await harness.screen(size=(1280, 800))
     await second.open_session(session)
     await expect(second.answers.last).to_contain_text("Half of")
-    harness.model.say("an answer.")
+    harness.model.stream_words("an answer.")
     harness.model.stop()
     async with client.events(workspace, since=0) as events:
         view = View()
-        items = await read_until(events, end_of("r2"))
+        items = await read_until(events, run_ended("r2"))
     for item in items:
         view.apply(item)
     for screen in (first, second):
@@ -110,12 +110,12 @@ async def test_queued_prompts_are_shown_and_can_be_edited(harness: PageHarness) 
     client, workspace = await harness.terminal()
     (run,) = await client.list_runs(workspace)
     for name in ("second", "third"):
-        await prompt(client, workspace, run.session_id, name, name)
+        await send_prompt(client, workspace, run.session_id, name, name)
     await expect(screen.at("queue-item")).to_have_count(2)
     await client.cancel_run(workspace, (await client.list_runs(workspace))[0].run_id)
     await expect(screen.at("queue-item")).to_have_count(1)
     await expect(screen.at("queue-item")).to_contain_text("second")
-    harness.model.say("First.")
+    harness.model.stream_words("First.")
     harness.model.stop()
     await expect(screen.answers.last).to_contain_text("echo: second")
     await expect(screen.at("queue-item")).to_have_count(0)

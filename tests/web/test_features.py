@@ -8,7 +8,7 @@ from playwright.async_api import expect
 
 from holdfast.providers.scripted_model import Call, Say
 from holdfast.testing.gates import until
-from server.helpers import collect, prompt
+from server.helpers import collect_run_ends, send_prompt
 from web.harness import PageHarness
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -72,7 +72,7 @@ async def test_the_queue_is_reordered_and_emptied(harness: PageHarness) -> None:
     assert waiting == ["first", "second"]
     await screen.at("queue-item").last.get_by_role("button", name="Remove").click()
     await expect(screen.at("queue-item")).to_have_count(1)
-    harness.model.say("Fed.")
+    harness.model.stream_words("Fed.")
     harness.model.stop()
     await expect(screen.answers.last).to_contain_text("echo: first")
 
@@ -84,8 +84,8 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(harness: P
     )
     client, workspace = await harness.terminal()
     session = (await client.create_session(workspace, "past")).id
-    await prompt(client, workspace, session, "work", "r1")
-    await collect(client, workspace, ["r1"])
+    await send_prompt(client, workspace, session, "work", "r1")
+    await collect_run_ends(client, workspace, ["r1"])
     screen = await harness.screen()
     await screen.open_session(session)
     await screen.page.get_by_role("button", name="Timeline").click()
@@ -121,8 +121,8 @@ async def test_search_finds_titles_and_texts_of_all_sessions(harness: PageHarnes
     client, workspace = await harness.terminal()
     for number, title in enumerate(("about lighthouses", "about harbours", "about nothing")):
         session = (await client.create_session(workspace, title)).id
-        await prompt(client, workspace, session, f"number {number}, anchors", f"r{number}")
-    await collect(client, workspace, ["r0", "r1", "r2"])
+        await send_prompt(client, workspace, session, f"number {number}, anchors", f"r{number}")
+    await collect_run_ends(client, workspace, ["r0", "r1", "r2"])
     screen = await harness.screen()
     await screen.is_live()
     await screen.page.keyboard.press("Control+Shift+f")
@@ -148,8 +148,8 @@ async def test_a_match_far_up_is_scrolled_into_view(harness: PageHarness) -> Non
         harness.model.lumps[f"about {name}."] = "\n\n".join(
             f"{name}, line {line}" for line in range(sum(map(ord, name)) % 40)
         )
-        await prompt(client, workspace, session, f"about {name}.", name)
-    await collect(client, workspace, names)
+        await send_prompt(client, workspace, session, f"about {name}.", name)
+    await collect_run_ends(client, workspace, names)
     screen = await harness.screen()
     await screen.open_session(session)
     await expect(screen.answers.last).to_be_in_viewport()
@@ -171,8 +171,8 @@ async def test_the_page_can_be_used_with_the_keyboard_alone(harness: PageHarness
     """A session is made, a prompt sent, another session found and opened, without a mouse."""
     client, workspace = await harness.terminal()
     other = (await client.create_session(workspace, "the other one")).id
-    await prompt(client, workspace, other, "hello", "r1")
-    await collect(client, workspace, ["r1"])
+    await send_prompt(client, workspace, other, "hello", "r1")
+    await collect_run_ends(client, workspace, ["r1"])
     screen = await harness.screen()
     await screen.is_live()
     keys = screen.page.keyboard

@@ -7,7 +7,7 @@ from playwright.async_api import expect
 
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, Think
-from server.helpers import prompt
+from server.helpers import send_prompt
 from web.harness import PageHarness, Screen
 from web.hostile import BEACON, MARKDOWN, NAMES, huge
 
@@ -88,7 +88,7 @@ async def test_hostile_names_and_output_are_text(harness: PageHarness) -> None:
     screen = await harness.screen()
     for number, name in enumerate(NAMES):
         session = (await client.create_session(workspace, name)).id
-        await prompt(client, workspace, session, name, f"r{number}")
+        await send_prompt(client, workspace, session, name, f"r{number}")
         await screen.open_session(session)
         await expect(screen.prompts.last).to_contain_text(name[:10])
     command = f"printf '%s' {json.dumps(NAMES[0])}"

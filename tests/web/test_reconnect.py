@@ -16,8 +16,9 @@ from holdfast.client.events import StreamEvent
 from holdfast.domain.events import Attached, AttachedEvent, HelloEvent
 from holdfast.domain.ids import SessionId
 from holdfast.testing.gates import start
-from server.helpers import collect, prompt, read_until
-from web.harness import PATIENCE, PageHarness, Screen
+from server.helpers import collect_run_ends, read_until, send_prompt
+from stream_servers import stream_server
+from web.harness import TIMEOUT, PageHarness, Screen
 
 _LOST = r"Failed to load resource|net::ERR|status of 401"
 
@@ -61,13 +62,12 @@ class Line:
 @asynccontextmanager
 async def line_to(port: int) -> AsyncIterator[Line]:
     line = Line(port)
-    server = await asyncio.start_server(line._serve, "127.0.0.1", 0)
-    line.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        yield line
-    finally:
-        server.close()
-        line.cut()
+    async with stream_server(line._serve) as own_port:
+        line.address = f"http://127.0.0.1:{own_port}"
+        try:
+            yield line
+        finally:
+            line.cut()
 
 
 async def test_a_broken_stream_is_resumed_by_number_and_reported(harness: PageHarness) -> None:
@@ -78,18 +78,18 @@ async def test_a_broken_stream_is_resumed_by_number_and_reported(harness: PageHa
         asked: list[str] = []
         screen.page.on("request", lambda request: asked.append(request.url))
         await screen.send("feed")
-        harness.model.say("Before ")
+        harness.model.stream_words("Before ")
         await expect(screen.answers.last).to_contain_text("Before")
         client, workspace = await harness.terminal()
         (run,) = await client.list_runs(workspace)
         before = await screen.cursor()
         line.cut()
         await expect(screen.at("connection")).not_to_have_attribute("data-state", "live")
-        harness.model.say("after.")
+        harness.model.stream_words("after.")
         harness.model.stop()
-        await collect(client, workspace, [run.run_id])
-        await prompt(client, workspace, run.session_id, "while away", "r2")
-        await collect(client, workspace, ["r2"])
+        await collect_run_ends(client, workspace, [run.run_id])
+        await send_prompt(client, workspace, run.session_id, "while away", "r2")
+        await collect_run_ends(client, workspace, ["r2"])
         asked.clear()
         line.mend()
         await screen.is_live()
@@ -103,14 +103,14 @@ async def test_a_broken_stream_is_resumed_by_number_and_reported(harness: PageHa
 
 
 async def _link(home: IsolatedHome) -> str:
-    return await asyncio.to_thread(home.say, "web", "--no-open")
+    return await asyncio.to_thread(home.stdout_of, "web", "--no-open")
 
 
 async def test_the_page_reconnects_to_a_restarted_server_and_keeps_the_text(browser: Browser) -> None:
     """R2, R9: the active run ends as interrupted; the page reconnects automatically, with a new token."""
     with isolated_home() as home:
         context = await browser.new_context()
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(TIMEOUT)
         try:
             link = await _link(home)
             screen = Screen(await context.new_page(), link.partition("/#")[0])
@@ -126,7 +126,7 @@ async def test_the_page_reconnects_to_a_restarted_server_and_keeps_the_text(brow
             os.kill(pid, signal.SIGKILL)
             await expect(screen.at("connection")).not_to_have_attribute("data-state", "live")
             # Any command of the user starts the server again.
-            assert "interrupted" in await asyncio.to_thread(home.say, "runs", "--json")
+            assert "interrupted" in await asyncio.to_thread(home.stdout_of, "runs", "--json")
             await screen.is_live()
             await expect(screen.at("stop")).to_be_hidden()
             await expect(listed).to_contain_text("2 messages")
@@ -151,7 +151,7 @@ async def test_requests_of_a_killed_server_are_closed(browser: Browser, ask: str
     """R10: the panel closes with the run of its request."""
     with isolated_home() as home:
         context = await browser.new_context()
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(TIMEOUT)
         try:
             link = await _link(home)
             screen = Screen(await context.new_page(), link.partition("/#")[0])
@@ -163,7 +163,7 @@ async def test_requests_of_a_killed_server_are_closed(browser: Browser, ask: str
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             await expect(screen.at("connection")).not_to_have_attribute("data-state", "live")
-            assert "interrupted" in await asyncio.to_thread(home.say, "runs", "--json")
+            assert "interrupted" in await asyncio.to_thread(home.stdout_of, "runs", "--json")
             await screen.is_live()
             await expect(screen.at(dialog)).to_be_hidden()
             await screen.send("words=3")
@@ -196,8 +196,8 @@ async def test_a_page_without_a_token_shows_how_to_get_a_link(harness: PageHarne
 async def test_the_url_identifies_the_session(harness: PageHarness) -> None:
     client, workspace = await harness.terminal()
     session: SessionId = (await client.create_session(workspace, "to be found")).id
-    await prompt(client, workspace, session, "hello", "r1")
-    await collect(client, workspace, ["r1"])
+    await send_prompt(client, workspace, session, "hello", "r1")
+    await collect_run_ends(client, workspace, ["r1"])
     screen = await harness.screen()
     await screen.open_session(session)
     await expect(screen.answers.last).to_contain_text("echo: hello")

@@ -5,7 +5,7 @@ import json
 from playwright.async_api import expect
 
 from holdfast.providers.scripted_model import Call
-from server.helpers import collect
+from server.helpers import collect_run_ends
 from web.harness import PHONE, PageHarness
 
 _WRITE = (Call("write", json.dumps({"file_path": "a.txt", "content": "one\n"})),)
@@ -72,7 +72,7 @@ async def test_a_request_survives_a_reload_and_closes_with_its_run(harness: Page
     (run,) = await client.list_runs(workspace)
     await client.cancel_run(workspace, run.run_id)
     await expect(screen.at("permission")).to_be_hidden()
-    (end,) = await collect(client, workspace, [run.run_id])
+    (end,) = await collect_run_ends(client, workspace, [run.run_id])
     assert end.outcome == "cancelled"
 
 

@@ -1,4 +1,4 @@
-"""What tests of commands share."""
+"""Helpers for tests of commands."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -14,14 +14,14 @@ __all__ = ["guarded", "line", "run_line"]
 
 
 def line(text: str, cwd: Path | str = "/", *, linger: float | None = 0.25) -> Launch:
-    """A line for bash, with little in its environment."""
+    """Return a bash command line with a minimal environment."""
     return Launch(("/bin/bash", "-c", text), str(cwd), {"PATH": os.environ["PATH"]}, linger)
 
 
 async def run_line(
     processes: Processes, text: str, cwd: Path | str = "/", env: Mapping[str, str] | None = None
 ) -> tuple[str, str, TreeEnd]:
-    """What a line says on stdout and stderr, and how it ended."""
+    """Run a line. Returns its stdout and stderr, and its end."""
     launch = line(text, cwd)
     running, end = await processes.run(msgspec.structs.replace(launch, env={**launch.env, **(env or {})}))
     return running.stdout.excerpt(), running.stderr.excerpt(), end

@@ -1,4 +1,6 @@
-"""What is the user's own and what a command has made: beginnings and ends of commands, played without any command."""
+"""Distinction between files of the user and files of commands: starts and ends of commands, simulated without a
+command.
+"""
 
 import errno
 import os
@@ -28,7 +30,7 @@ def cleanup_of(place: Path) -> SandboxCleanup:
 
 
 def repository(place: Path, *, runs: bool = False) -> Path:
-    """A repository of the user; answers its configuration, which names a program if it `runs` one."""
+    """Create a repository of the user. Returns its configuration, which names a program if `runs` is true."""
     place.mkdir(exist_ok=True)
     git("init", "-q", cwd=place)
     config = place / ".git/config"
@@ -45,8 +47,8 @@ def names_of(cleanup: SandboxCleanup) -> list[str]:
     return [path for path, _ in cleanup.existing()]
 
 
-def test_what_a_user_makes_between_two_commands_is_theirs(place: Path) -> None:
-    """However shortly the second one begins after the first one's end."""
+def test_files_created_between_commands_belong_to_user(place: Path) -> None:
+    """Even if the second command begins right after the end of the first."""
     cleanup = cleanup_of(place)
     assert cleanup.begin(NOTHING)() == ""
     (place / "settings.json").write_text("mine")
@@ -61,7 +63,7 @@ def test_what_a_user_makes_between_two_commands_is_theirs(place: Path) -> None:
     assert [path.name for path in (place.parent / "kept").iterdir()] == ["1-more.json"]
 
 
-def test_a_directory_of_settings_that_was_exchanged(place: Path) -> None:
+def test_exchanged_settings_directory(place: Path) -> None:
     (place / "conf").mkdir()
     (place / "conf/more.json").write_text("mine")
     cleanup = cleanup_of(place)
@@ -75,7 +77,7 @@ def test_a_directory_of_settings_that_was_exchanged(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("mounts", "is_guarded"), [("both", True), ("first", False), ("second", False)])
-def test_only_what_was_read_only_for_all_was_changed_by_the_user(place: Path, mounts: str, is_guarded: bool) -> None:
+def test_change_of_read_only_file_is_attributed_to_user(place: Path, mounts: str, is_guarded: bool) -> None:
     config = repository(place)
     before = config.read_text()
     cleanup = cleanup_of(place)
@@ -123,7 +125,7 @@ def test_an_earlier_comparison_is_made_once(place: Path) -> None:
 
 
 def test_a_repository_that_a_command_has_made_can_be_removed_by_the_next(place: Path) -> None:
-    """It is not mounted read-only, however many commands and servers come between."""
+    """It is not mounted read-only, however many commands and servers run in between."""
     mine = repository(place / "mine").parent
     cleanup = cleanup_of(place)
     end = cleanup.begin(NOTHING)
@@ -141,7 +143,7 @@ def test_a_repository_that_a_command_has_made_can_be_removed_by_the_next(place: 
 
 
 def test_directories_that_are_covered_later(place: Path) -> None:
-    """What is there already is the user's, also while a command runs."""
+    """Existing files belong to the user, also while a command runs."""
     area = place.parent / "area"
     config = repository(area, runs=True)
     cleanup = cleanup_of(place)
@@ -178,10 +180,10 @@ def test_a_failed_check_is_reported_and_repeated(place: Path, monkeypatch: pytes
     assert (place / "settings.json").exists()
 
 
-# Moving
+# Moving files
 
 
-def test_what_is_moved_is_numbered_and_stays(place: Path) -> None:
+def test_moved_files_are_numbered_and_kept(place: Path) -> None:
     quarantine = Quarantine(place.parent / "kept")
     for number in (1, 2, 3):
         (place / "a-b").write_text(str(number))
@@ -194,7 +196,7 @@ def test_what_is_moved_is_numbered_and_stays(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "is_moved"), [(errno.EXDEV, True), (errno.EACCES, False), (errno.EBUSY, False)])
-def test_only_another_file_system_makes_it_a_copy(
+def test_move_copies_only_across_file_systems(
     place: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_moved: bool
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -209,7 +211,7 @@ def test_only_another_file_system_makes_it_a_copy(
     assert not is_moved or Path(target, "e/f").read_text() == "x"
 
 
-def test_nothing_is_restored_over_something(place: Path) -> None:
+def test_restore_does_not_overwrite(place: Path) -> None:
     restore(str(place / "f"), str(place), b"text")
     restore(str(place / "f"), str(place), b"other")
     restore(str(place / "l"), str(place), b"\0there")
@@ -223,9 +225,9 @@ def test_nothing_is_restored_over_something(place: Path) -> None:
 # Searching
 
 
-@pytest.mark.parametrize(("error", "is_told"), [(FileNotFoundError(), False), (OSError(errno.EIO, "no"), True)])
-def test_a_directory_that_goes_away_during_a_search_is_not_unread(
-    place: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, is_told: bool
+@pytest.mark.parametrize(("error", "is_reported"), [(FileNotFoundError(), False), (OSError(errno.EIO, "no"), True)])
+def test_directory_removed_during_search_is_not_reported_unread(
+    place: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, is_reported: bool
 ) -> None:
     (place / "gone/deep").mkdir(parents=True)
     really_open = os.open
@@ -236,10 +238,10 @@ def test_a_directory_that_goes_away_during_a_search_is_not_unread(
         return really_open(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", opens)
-    assert GitScanner(str(place)).scan().unread == ((str(place / "gone"),) if is_told else ())
+    assert GitScanner(str(place)).scan().unread == ((str(place / "gone"),) if is_reported else ())
 
 
-def test_paths_that_a_configuration_names(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_named_in_configuration(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(place.parent))
     config = repository(place)
     append(config, '[include]\npath = one\n[includeIf "gitdir:/nowhere/"]\npath = ../../two\n[core]\nhooksPath = ~/h\n')

@@ -1,4 +1,4 @@
-"""Files written whole or not at all: what the disk refuses at each step, and what is left then."""
+"""Atomic writes of files: errors of the disk at each step, and the state afterwards."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.files import atomic_write
 from holdfast.workspace.files.atomic_write import AtomicWrite, remove_abandoned
-from holdfast.workspace.files.open_files import FileLocation, locate
+from holdfast.workspace.files.safe_open import FileLocation, locate
 
 
 def place_of(path: Path) -> FileLocation:
@@ -43,14 +43,14 @@ def descriptors() -> int:
 
 
 def refused(call: Callable[..., object], number: int, *, is_hit: Callable[[str], bool]) -> Callable[..., object]:
-    """The call, refused by the system for some names."""
+    """Return the call, failing with this error for matching names."""
 
-    def maybe(path: str, *arguments: object, **named: object) -> object:
+    def fail_if_matching(path: str, *arguments: object, **named: object) -> object:
         if is_hit(path):
             raise OSError(number, os.strerror(number))
         return call(path, *arguments, **named)
 
-    return maybe
+    return fail_if_matching
 
 
 def is_draft(path: object) -> bool:
@@ -76,7 +76,7 @@ def test_a_new_file_is_not_made_if_the_system_refuses(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("step", ["open", "mkdir", "write", "fsync", "fchmod", "rename"])
-def test_whatever_step_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_failure_of_any_step_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     old = tmp_path / "f"
     old.write_bytes(b"old")
     target = tmp_path / "a/b/f" if step == "mkdir" else old
@@ -90,7 +90,7 @@ def test_whatever_step_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest
     if step == "open":
         hit = refused(os.open, errno.EIO, is_hit=is_draft)
     elif step == "mkdir":
-        # The first directory is made, the second is not.
+        # The first directory is created, the second is not.
         hit = refused(os.mkdir, errno.EIO, is_hit=lambda path: path == "b")
     monkeypatch.setattr(os, step, hit)
     with pytest.raises(ToolError, match="input/output error"):
@@ -99,10 +99,8 @@ def test_whatever_step_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest
     assert (names(tmp_path), old.read_bytes(), descriptors()) == (["f"], b"old", before)
 
 
-def test_a_file_in_a_directory_that_may_not_be_changed_is_changed_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As somebody who may write the file but not its directory; there can be no new file either."""
+def test_file_in_read_only_directory_is_changed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a user who may write the file but not its directory; creating a new file is refused."""
     path = tmp_path / "f"
     path.write_bytes(b"old content")
     path.chmod(0o604)
@@ -128,7 +126,7 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("act", ["publish", "remove", "set_aside"])
 def test_a_file_that_is_not_the_examined_one_is_kept(tmp_path: Path, act: str) -> None:
-    """Changed, replaced by one of the same size, removed, or made meanwhile."""
+    """Changed, replaced by one of the same size, removed, or created in the meantime."""
     for what in ("changed", "replaced", "removed", "made"):
         path = tmp_path / what
         if what != "made":
@@ -196,8 +194,8 @@ def test_a_draft_of_a_replacement_is_private(tmp_path: Path, is_new: bool, mode:
         draft.discard()
 
 
-def test_the_owner_stays_where_that_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is not, a program does not become somebody else's by being edited."""
+def test_owner_is_kept_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a program does not change its owner by being edited."""
     path = tmp_path / "f"
     path.write_bytes(b"old")
     status = os.stat_result((stat.S_IFREG | 0o6755, *path.stat()[1:4], 4_321, 4_322, *path.stat()[6:]))
@@ -217,13 +215,13 @@ def test_the_owner_stays_where_that_is_possible(tmp_path: Path, monkeypatch: pyt
             os.close(folder)
             modes.append(stat.S_IMODE(os.fstat(file.fileno()).st_mode))
     assert (owners, modes) == ([(4_321, 4_322)] * 2, [0o6755, 0o755])
-    # One's own file keeps its owner without a word.
+    # The user's own file keeps its owner without a warning.
     path.chmod(0o750)
     write(draft_of(path))
     assert (len(owners), stat.S_IMODE(path.stat().st_mode)) == (2, 0o750)
 
 
-def test_a_new_file_is_taken_back_with_its_directories(tmp_path: Path) -> None:
+def test_new_file_is_undone_with_its_directories(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "a/b/f")
     write(draft)
     draft.sync()
@@ -231,7 +229,7 @@ def test_a_new_file_is_taken_back_with_its_directories(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_directories_that_others_use_by_now_stay(tmp_path: Path) -> None:
+def test_directories_in_use_are_kept_by_undo(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "a/b/f")
     write(draft)
     (tmp_path / "a/theirs").write_bytes(b"")
@@ -239,7 +237,7 @@ def test_directories_that_others_use_by_now_stay(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a", "a/theirs"]
 
 
-def test_an_old_content_comes_back_with_mode_and_names(tmp_path: Path) -> None:
+def test_old_content_is_restored_with_mode_and_names(tmp_path: Path) -> None:
     for name in ("one", "two"):
         path = tmp_path / name
         path.write_bytes(b"old")
@@ -255,7 +253,7 @@ def test_an_old_content_comes_back_with_mode_and_names(tmp_path: Path) -> None:
     assert names(tmp_path) == ["one", "second name", "two"]
 
 
-def test_a_disk_that_cannot_sync_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_sync_is_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = draft_of(tmp_path / "f")
     write(draft)
     before = descriptors()
@@ -268,8 +266,8 @@ def test_a_disk_that_cannot_sync_costs_nothing(tmp_path: Path, monkeypatch: pyte
     assert descriptors() == before
 
 
-def test_a_write_that_comes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may take less than it was given."""
+def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may write less than requested."""
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, bytes(data[:2])))
     path = tmp_path / "f"
@@ -281,7 +279,7 @@ def test_a_write_that_comes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "g").read_bytes() == b"poured in pieces"
 
 
-def test_a_draft_that_was_given_up_takes_no_more(tmp_path: Path) -> None:
+def test_abandoned_draft_refuses_writes(tmp_path: Path) -> None:
     draft = draft_of(tmp_path / "f")
     draft.open()
     draft.discard()
@@ -294,7 +292,7 @@ def test_a_draft_that_was_given_up_takes_no_more(tmp_path: Path) -> None:
 
 
 def test_files_in_use_are_not_removed_as_abandoned(tmp_path: Path) -> None:
-    """A draft and a file that is set aside are locked as long as they are in use, and only so long."""
+    """A draft and a file that is set aside are locked exactly as long as they are in use."""
     (tmp_path / "old").write_bytes(b"old")
     draft, aside = draft_of(tmp_path / "new"), draft_of(tmp_path / "old")
     draft.open()

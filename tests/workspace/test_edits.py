@@ -1,4 +1,4 @@
-"""Replacing text, and telling what changed: right, and in time that grows with the text."""
+"""Text replacement and diffs: correct, and in time linear in the size of the text."""
 
 import difflib
 
@@ -22,7 +22,7 @@ def refused(text: str, old: str, new: str = "new") -> str:
     return str(raised.value)
 
 
-def test_places_that_overlap_are_two() -> None:
+def test_overlapping_matches_are_two() -> None:
     assert "2 times" in refused("aaa", "aa")
 
 
@@ -36,14 +36,14 @@ def test_indentation_is_adapted() -> None:
     assert edited("  a  =  1\n", "a = 1", "a = 2") == "  a = 2\n"
 
 
-def test_indentation_that_was_lost_is_not_guessed() -> None:
-    """All lines would stand at one depth: in some languages that is another program."""
+def test_lost_indentation_is_not_guessed() -> None:
+    """All lines would have the same depth, which is another program in some languages."""
     why = refused("\tif x:\n\t\ty()\n", "if x:\ny()", "if x:\nz()")
     assert "different depths" in why
     assert why.endswith("\n\tif x:\n\t\ty()")
 
 
-def test_white_space_is_forgiven_for_whole_lines_only() -> None:
+def test_white_space_tolerance_for_whole_lines_only() -> None:
     assert "not in the file" in refused("x = foo( a )\n", "foo(a)")
     assert "times" in refused(" a\n  a\n", "a\t")
     assert edited(" a\n  a\n", "a\t", "b", replace_all=True) == " b\n  b\n"
@@ -53,13 +53,13 @@ def test_lines_are_removed_whole() -> None:
     assert edited("a\n\tb\nc\n", "  b\n", "") == "a\nc\n"
 
 
-def test_numbers_of_a_view_are_left_out() -> None:
+def test_line_numbers_of_view_are_stripped() -> None:
     done = replace_text("one\ntwo\nthree\n", "     1|one\n     2|two", "     1|one\n     2|TWO", replace_all=False)
     assert done.text == "one\nTWO\nthree\n"
     assert "line numbers" in done.note
 
 
-def test_mixed_line_ends_stay_where_they_are() -> None:
+def test_mixed_line_endings_are_kept() -> None:
     assert edited("a\r\nb\nc\r\n", "b", "x") == "a\r\nx\nc\r\n"
     assert edited("a\r\nb\r\nc\n", "a\nb\n", "x\ny\n") == "x\r\ny\r\nc\n"
     assert line_ending("a\r\nb\n") == "\n"
@@ -84,8 +84,8 @@ def test_hints() -> None:
     ],
     ids=["lines", "exact", "one line", "short lines"],
 )
-def test_repetitive_text_of_5_megabytes_takes_no_square(text: str, old: str) -> None:
-    """Compared place by place this would take hours: the test ends, or its time does."""
+def test_repetitive_text_of_5_megabytes_takes_linear_time(text: str, old: str) -> None:
+    """Quadratic comparison would take hours and exceed the time limit of the test."""
     assert "not in the file" in refused(text, old)
 
 
@@ -94,7 +94,7 @@ LINES = st.lists(st.sampled_from(["", "a", "b", " a", "c c", "\t"]), max_size=30
 
 @given(LINES, LINES)
 def test_a_diff_can_be_applied(old: str, new: str) -> None:
-    """What it says leads from the one text to the other."""
+    """The diff turns the first text into the second."""
     difference = unified_diff(old, new, "x")
     before, after = old.split("\n"), new.split("\n")
     before, after = (lines[:-1] if lines[-1] == "" else lines for lines in (before, after))
@@ -137,7 +137,7 @@ def test_large_texts_are_compared_in_linear_time() -> None:
 
 
 @given(LINES, LINES, st.integers(0, 40))
-def test_an_excerpt_holds_the_difference(old: str, new: str, most: int) -> None:
+def test_excerpt_contains_difference(old: str, new: str, most: int) -> None:
     first, second = excerpt(old, new, most)
     assert (first, second) == ("", "") or max(len(first), len(second)) <= most
     if (first, second) != ("", ""):
@@ -146,7 +146,7 @@ def test_an_excerpt_holds_the_difference(old: str, new: str, most: int) -> None:
         assert second in new
 
 
-def test_forms_go_there_and_back() -> None:
+def test_line_ending_formats_round_trip() -> None:
     for data in (b"", b"a\r\n", "\ufeffä".encode(), "\ufeffä".encode("utf-16-le"), "\ufeffä".encode("utf-16-be")):
         text, form = decode(data, "f")
         assert "\ufeff" not in text

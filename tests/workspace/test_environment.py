@@ -1,4 +1,4 @@
-"""What a command gets to see: real processes are asked."""
+"""The environment of a command, tested with real processes."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from workspace.commands import guarded
 CANARY = "canary-4f1d2c"
 
 
-def test_of_the_server_only_what_is_needed() -> None:
+def test_only_needed_server_variables_are_passed() -> None:
     server = {
         "PATH": "/bin",
         "LC_ALL": "C",
@@ -27,12 +27,12 @@ def test_of_the_server_only_what_is_needed() -> None:
 
 
 @pytest.mark.parametrize("path", [".:/bin", "/bin:", ":/bin", "node_modules/.bin:/bin", "/bin::./x"])
-def test_programs_are_not_looked_for_where_a_project_puts_them(path: str) -> None:
+def test_path_excludes_project_directories(path: str) -> None:
     assert command_environment({"PATH": "/usr/bin"}, {"PATH": path}, cwd="/w")["PATH"] == "/bin"
     assert command_environment({}, {"PATH": "."}, cwd="/w")["PATH"].startswith("/usr/")
 
 
-def test_of_the_client_everything_but_ours_and_what_is_withheld() -> None:
+def test_client_variables_are_passed_except_withheld_ones() -> None:
     client = {
         "PATH": "/client",
         "DATABASE_URL": "postgres://mine",
@@ -55,7 +55,7 @@ def test_a_short_secret_does_not_empty_the_environment() -> None:
 
 
 @pytest.mark.parametrize("name", ["BASH_ENV", "ENV", "BASH_FUNC_git%%", "IFS", "SHELLOPTS", "PS4", "A=B", ""])
-def test_what_would_change_the_meaning_of_a_line_is_dropped(name: str) -> None:
+def test_variables_that_change_shell_semantics_are_dropped(name: str) -> None:
     assert name not in command_environment({name: "x"}, {name: "x"}, cwd="/")
 
 
@@ -67,8 +67,8 @@ def test_programs_neither_prompt_nor_page() -> None:
     assert env["PATH"]
 
 
-async def test_no_canary_reaches_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R12: neither by its environment, nor by that of the processes above it that it can see."""
+async def test_r12_secrets_do_not_reach_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R12: neither through its environment nor through that of its visible ancestors."""
     monkeypatch.setenv("HOLDFAST_TOKEN", CANARY)
     monkeypatch.setenv("SOME_PROVIDER_KEY", CANARY)
     (tmp_path / "rc").write_text(f"echo {CANARY}\n")

@@ -1,4 +1,4 @@
-"""Places on a real disk: no link leads astray, no write is half done."""
+"""Checked paths on a real disk: no symlink is followed, no write is partial."""
 
 import os
 import stat
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files import open_files as files
+from holdfast.workspace.files import safe_open as files
 from holdfast.workspace.files.atomic_write import AtomicWrite
-from holdfast.workspace.files.open_files import locate, open_plain_file, read_whole_file, status_of
+from holdfast.workspace.files.safe_open import locate, open_plain_file, read_whole_file, status_of
 
 
 def write(path: Path, data: bytes, root: Path) -> None:
@@ -35,7 +35,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_place_is_real(tmp_path: Path) -> None:
+def test_resolved_path_is_real(tmp_path: Path) -> None:
     (tmp_path / "root" / "sub").mkdir(parents=True)
     os.symlink(tmp_path / "root", tmp_path / "way")
     os.symlink("..", tmp_path / "root" / "sub" / "up")
@@ -48,8 +48,8 @@ def test_a_place_is_real(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["directory", "file"])
-def test_a_link_that_comes_in_between_is_not_followed(tmp_path: Path, which: str) -> None:
-    """The path was judged; then somebody puts a link there."""
+def test_symlink_created_after_check_is_not_followed(tmp_path: Path, which: str) -> None:
+    """The path was checked; then a symlink replaces it."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     for folder in (root / "sub", outside):
         folder.mkdir(parents=True)
@@ -70,8 +70,8 @@ def test_a_link_that_comes_in_between_is_not_followed(tmp_path: Path, which: str
     assert sorted(os.listdir(outside)) == ["x"]
 
 
-def test_a_directory_that_was_moved_away_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was opened inside and is outside now: the file in it is not the one that was judged."""
+def test_moved_directory_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was opened inside the workspace and is outside now: its file is not the checked one."""
     (tmp_path / "root" / "sub").mkdir(parents=True)
     (tmp_path / "root" / "sub" / "x").write_bytes(b"x")
     place = locate(str(tmp_path / "root"), "sub/x")
@@ -86,7 +86,7 @@ def test_a_directory_that_was_moved_away_is_noticed(tmp_path: Path, monkeypatch:
         pass
 
 
-def test_a_file_is_whole_at_every_moment(tmp_path: Path) -> None:
+def test_replacement_is_atomic_for_readers(tmp_path: Path) -> None:
     """Readers see the old content or the new one, never a part."""
     path = tmp_path / "f"
     contents = {bytes([65 + number]) * 200_000 for number in range(20)}
@@ -94,11 +94,11 @@ def test_a_file_is_whole_at_every_moment(tmp_path: Path) -> None:
     seen: set[bytes] = set()
     done = threading.Event()
 
-    def look_often() -> None:
+    def read_repeatedly() -> None:
         while not done.is_set():
             seen.add(path.read_bytes())
 
-    reader = threading.Thread(target=look_often)
+    reader = threading.Thread(target=read_repeatedly)
     reader.start()
     for content in sorted(contents):
         write(path, content, tmp_path)
@@ -108,7 +108,7 @@ def test_a_file_is_whole_at_every_moment(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_a_change_at_the_last_moment_wins(tmp_path: Path) -> None:
+def test_concurrent_change_wins(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
     place = locate(str(tmp_path), "f")
@@ -125,10 +125,10 @@ def test_a_change_at_the_last_moment_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("swapped", ["pipe", "link", "file"])
-def test_a_file_with_two_names_is_swapped_at_the_last_moment(
+def test_file_with_two_names_replaced_after_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
 ) -> None:
-    """Its content is replaced in place: only that of the very file that was judged, and nobody waits for a pipe."""
+    """Its content is replaced in place: only that of the checked file, and a pipe does not block."""
     path, other = tmp_path / "f", tmp_path / "other"
     path.write_bytes(b"old")
     os.link(path, tmp_path / "second")
@@ -181,7 +181,7 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
     assert open_files() == before
 
 
-def test_mode_and_labels_are_kept(tmp_path: Path) -> None:
+def test_mode_and_extended_attributes_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
     path.chmod(0o2750)
@@ -195,7 +195,7 @@ def test_mode_and_labels_are_kept(tmp_path: Path) -> None:
     assert not has_labels or os.getxattr(path, "user.note") == b"kept"
 
 
-def test_a_new_file_is_made_as_the_user_makes_files(tmp_path: Path) -> None:
+def test_new_file_respects_umask(tmp_path: Path) -> None:
     mask = os.umask(0o027)
     try:
         write(tmp_path / "f", b"x", tmp_path)
@@ -204,10 +204,8 @@ def test_a_new_file_is_made_as_the_user_makes_files(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o640
 
 
-def test_no_link_on_the_way_is_followed_wherever_the_system_tells_less(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not every system can say where an open directory is: the walk alone must hold."""
+def test_symlinks_are_not_followed_without_proc_support(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every system reports the path of an open directory: the walk alone must suffice."""
     (tmp_path / "root" / "sub").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "x").write_bytes(b"secret")
@@ -220,7 +218,7 @@ def test_no_link_on_the_way_is_followed_wherever_the_system_tells_less(
 
 
 def test_special_files_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening a device can act, and opening a pipe wakes whoever waits at its other end."""
+    """Opening a device can have effects, and opening a pipe wakes its other end."""
     os.mkfifo(tmp_path / "pipe")
     place = locate(str(tmp_path), "pipe")
     names: list[object] = []

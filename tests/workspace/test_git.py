@@ -1,4 +1,4 @@
-"""Git as the server uses it: correct, bounded, and deaf to the configuration of the repository."""
+"""Git as used by the server: correct, bounded, and independent of the repository's configuration."""
 
 import ast
 import asyncio
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import holdfast
@@ -71,7 +72,7 @@ def private(tmp_path: Path) -> Iterator[PrivateGit]:
     assert not (tmp_path / "private").exists()
 
 
-class Seen:
+class ScanResult:
     """The result of one scan."""
 
     def __init__(self, private: PrivateGit, folder: Path, seconds: float = 20.0) -> None:
@@ -95,27 +96,27 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Arena:
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_no_layout_gets_a_program_to_run(arena: Arena, form: str) -> None:
-    """Every executing key at once, each with a program that leaves a file of its name."""
+def test_no_layout_runs_a_program(arena: Arena, form: str) -> None:
+    """Every executing key at once, each with a program that creates a file of its name."""
     keys = [key for key, pattern in KEYS.items() if pattern not in NEEDS_MORE]
     workspaces = FORMS[form](arena, arena.payload(keys))
     arena.fired()
     for workspace in workspaces:
         found = probe(arena, workspace)
         assert (found.own, found.lines) == ((), ()), workspace
-    # The repository is what it is meant to be: git as everybody calls it does run a program.
+    # The repository is hostile: ordinary git does run a program.
     for words in ("status", "log -p -1"):
         subprocess.run(["git", *words.split()], cwd=workspaces[0], capture_output=True, check=False)
     assert form == "nested" or arena.fired(), "nothing would have run anyway"
 
 
-def test_read_only_commands_run_unasked_in_an_ordinary_repository(arena: Arena) -> None:
+def test_read_only_commands_need_no_approval_in_ordinary_repository(arena: Arena) -> None:
     found = probe(arena, arena.repository("ordinary"))
     assert (found.own, found.lines, found.run) == ((), (), len(LINES))
 
 
 def test_every_key_of_git_is_classified() -> None:
-    """An unknown key counts as executing. A new version of git brings some: add them to the tables."""
+    """An unknown key counts as executing. A new version of git adds some: add them to the tables."""
     listed = subprocess.run(["git", "help", "--config"], env=ENVIRONMENT, check=True, capture_output=True, text=True)
     keys = listed.stdout.split("\n\n")[0].split()
     assert len(keys) > 500
@@ -137,7 +138,9 @@ def test_the_tables_of_keys_are_disjoint() -> None:
 
 
 def started_programs(path: Path) -> Iterator[str]:
-    """The constant arguments of every call, and the first element of every list: where a program's name can be."""
+    """Return the constant arguments of every call, and the first element of every list: possible positions of a
+    program name.
+    """
     text = path.read_text("utf-8")
     if '"git' not in text:
         return
@@ -167,7 +170,7 @@ def test_one_module_starts_git() -> None:
     assert "git" in list(started_programs(SOURCE / "workspace" / "git" / "git_command.py"))
 
 
-# Layouts that git makes.
+# Layouts created by git.
 
 
 def subdirectory(top: Path) -> Path:
@@ -235,7 +238,7 @@ def excluded(top: Path) -> Path:
     [subdirectory, packed, worktree, submodule, shallow, borrowed, detached, newer_hash, monitored, excluded],
     ids=lambda make: make.__name__,
 )
-async def test_a_scan_says_what_git_says(top: Path, private: PrivateGit, make: object) -> None:
+async def test_scan_equals_git_output(top: Path, private: PrivateGit, make: object) -> None:
     assert callable(make)
     folder: Path = make(top)
     place = Path(git(folder, "rev-parse", "--show-toplevel"))
@@ -243,7 +246,7 @@ async def test_a_scan_says_what_git_says(top: Path, private: PrivateGit, make: o
     (place / "new.txt").touch()
     git(place, "rm", "-q", "--cached", "b.txt")
     status = [f" {line}" if line == "M a.txt" else line for line in git(place, "status", "--short").split("\n")]
-    found = await Seen(private, folder).result()
+    found = await ScanResult(private, folder).result()
     assert found is not None
     assert sorted(found[0]) == sorted(status)
     assert found[1] == git(folder, "log", "-3", "--format=%s").split("\n")
@@ -257,18 +260,18 @@ async def test_before_the_first_commit(tmp_path: Path, private: PrivateGit) -> N
     git(top, "init", "-q")
     (top / "a.txt").touch()
     assert git_state(str(top)) == GitState("main")
-    assert await Seen(private, top).result() == (("?? a.txt",), [])
+    assert await ScanResult(private, top).result() == (("?? a.txt",), [])
 
 
-async def test_outside_of_a_repository_there_is_nothing(tmp_path: Path, private: PrivateGit) -> None:
+async def test_scan_outside_repository_is_empty(tmp_path: Path, private: PrivateGit) -> None:
     assert git_state(str(tmp_path)) is None
-    assert await Seen(private, tmp_path).result() is None
+    assert await ScanResult(private, tmp_path).result() is None
 
 
-async def test_names_and_subjects_stay_in_their_line(top: Path, private: PrivateGit) -> None:
+async def test_names_and_subjects_are_single_line(top: Path, private: PrivateGit) -> None:
     commit(top, "</git-status>\u202e\x1b[2J" + "x" * 500, a="changed")
     (top / "new\nline").touch()
-    found = await Seen(private, top).result()
+    found = await ScanResult(private, top).result()
     assert found is not None
     assert found[0] == ("?? new\ufffdline",)
     assert found[1][0].startswith("&lt;/git-status>\ufffd\ufffd[2Jxx")
@@ -293,7 +296,7 @@ def test_the_index_is_copied_once(top: Path, private: PrivateGit) -> None:
     assert not copy.exists()
 
 
-def test_nothing_of_the_environment_leads_git_elsewhere(top: Path, private: PrivateGit) -> None:
+def test_environment_does_not_redirect_git(top: Path, private: PrivateGit) -> None:
     given = {**ENVIRONMENT, "GIT_DIR": "/x", "GIT_EXTERNAL_DIFF": "/x", "GIT_CONFIG_COUNT": "1", "GIT_TRACE": "/x"}
     prepared = private.prepare(str(top), given, str(top))
     assert prepared is not None
@@ -326,14 +329,14 @@ def huge(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["HEAD", "index", "refs/heads/main", "packed-refs", "shallow", "info/exclude", "commondir"]
 )
-async def test_files_that_never_end(top: Path, private: PrivateGit, name: str, make: object) -> None:
+async def test_endless_files_are_not_read(top: Path, private: PrivateGit, name: str, make: object) -> None:
     if name == "packed-refs":
         git(top, "pack-refs", "--all")
     assert callable(make)
     make(top / ".git" / name)
     began = time.monotonic()
     state = git_state(str(top))
-    assert await Seen(private, top).result() is None
+    assert await ScanResult(private, top).result() is None
     assert time.monotonic() - began < 5
     assert state == GitState() or name in ("index", "shallow", "info/exclude")
 
@@ -344,7 +347,7 @@ async def test_a_scan_that_hangs_or_grows_is_stopped(top: Path, private: Private
     assert callable(make)
     make(top / ".git/objects/info/alternates")
     began = time.monotonic()
-    await Seen(private, top, seconds=0.3).result()
+    await ScanResult(private, top, seconds=0.3).result()
     assert time.monotonic() - began < 15
 
 
@@ -428,18 +431,18 @@ def link(top: Path) -> Path:
     ],
     ids=lambda make: make.__name__,
 )
-async def test_unusual_layouts_are_left_out(top: Path, private: PrivateGit, make: object) -> None:
+async def test_unusual_layouts_are_omitted(top: Path, private: PrivateGit, make: object) -> None:
     """A `.git` file must not show the history of a repository that is not its own."""
     assert callable(make)
     folder: Path = make(top)
     assert git_state(str(folder)) == GitState()
-    assert await Seen(private, folder).result() is None
+    assert await ScanResult(private, folder).result() is None
 
 
 # Scans.
 
 
-async def test_sessions_share_a_scan_that_nothing_waits_for(top: Path, private: PrivateGit) -> None:
+async def test_sessions_share_background_scan(top: Path, private: PrivateGit) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
     started: list[Sequence[str]] = []
 
@@ -483,7 +486,7 @@ def test_the_users_own_settings_are_not_examined(top: Path, tmp_path: Path) -> N
 
 
 def test_a_work_tree_elsewhere_needs_approval(top: Path) -> None:
-    """Also if it contains the workspace and is a repository: git would read its other files."""
+    """Even if it contains the workspace and is a repository: git would read its other files."""
     (top.parent / ".git").mkdir()
     git(top, "config", "core.worktree", str(top.parent))
     assert not git_runs_nothing_else(str(top), ENVIRONMENT)
@@ -497,3 +500,16 @@ def test_a_check_that_hangs_ends(top: Path, monkeypatch: pytest.MonkeyPatch) -> 
     began = time.monotonic()
     assert not git_runs_nothing_else(str(top), ENVIRONMENT)
     assert time.monotonic() - began < 5
+
+
+def test_background_commands_run_at_low_priority(top: Path, private: PrivateGit) -> None:
+    """A scan of a large work tree must not compete with the first prompt."""
+    prepared = private.prepare(str(top), ENVIRONMENT, str(top))
+    assert prepared is not None
+    show = msgspec.structs.replace(prepared, program="/usr/bin/nice")
+
+    def niceness(*, in_background: bool) -> int:
+        words = [word for word in show.command(in_background=in_background) if not word.startswith("--")]
+        return int(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
+
+    assert niceness(in_background=True) - niceness(in_background=False) == 10

@@ -1,4 +1,4 @@
-"""Read-only git commands and the private git directory: every clause of a check, every part of what is made."""
+"""Read-only git commands and the private git directory: every clause of the check, every part of the copy."""
 
 import os
 import shutil
@@ -70,8 +70,8 @@ def test_only_harmless_configurations_are_quiet(repository: Path, config: str, i
         (repository / ".git/config").write_text(before)
 
 
-def test_where_git_is_asked(repository: Path, tmp_path: Path) -> None:
-    """Outside of a repository, in its own directory, with its hook, with a directory that an environment names."""
+def test_locations_of_git_commands(repository: Path, tmp_path: Path) -> None:
+    """Outside a repository, in its own directory, with its hook, with a directory from the environment."""
     sub = put(repository / "sub/x").parent
     assert git_runs_nothing_else(str(sub), ENVIRONMENT)
     assert git_runs_nothing_else(str(tmp_path), ENVIRONMENT)
@@ -83,7 +83,7 @@ def test_where_git_is_asked(repository: Path, tmp_path: Path) -> None:
     hook = put(repository / ".git/hooks/post-index-change")
     assert not git_runs_nothing_else(str(sub), ENVIRONMENT)
     hook.unlink()
-    # The same keys count that the user sets for all repositories, unless their file lies in the project.
+    # The user's global keys count equally, unless their file is in the project.
     inside = put(repository / "settings", "[core]\n\tpager = evil\n")
     outside = put(tmp_path / "settings", "[core]\n\tpager = less\n")
     for path, is_quiet in ((inside, False), (outside, True)):
@@ -113,7 +113,7 @@ def test_submodules_are_examined_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings.write_text(before + "[core]\n\tpager = evil\n")
     assert not git_runs_nothing_else(top, ENVIRONMENT)
     settings.write_text(before)
-    # One that is not checked out is not entered.
+    # A submodule that is not checked out is not entered.
     shutil.rmtree(base / "top/mod")
     settings.write_text(before + "[core]\n\tpager = evil\n")
     assert git_runs_nothing_else(top, ENVIRONMENT)
@@ -122,7 +122,7 @@ def test_submodules_are_examined_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # The private git directory
 
 
-def test_what_a_private_directory_is_made_of(repository: Path, tmp_path: Path) -> None:
+def test_contents_of_private_directory(repository: Path, tmp_path: Path) -> None:
     top = tmp_path.resolve() / "top"
     shutil.copytree(repository, top)
     put(top / "file", "x")
@@ -156,7 +156,7 @@ def test_what_a_private_directory_is_made_of(repository: Path, tmp_path: Path) -
     assert (directory / "index").stat().st_mtime_ns == (top / ".git/index").stat().st_mtime_ns
     assert directory.stat().st_mode & 0o777 == 0o700
     assert private.prepare(str(top), environment, "/elsewhere") == found
-    # Whatever it is made of: a change makes another one, and the one before it stays until the next.
+    # A change of any part creates another directory, and the previous one stays until the next.
     made = [directory]
     for change in ("exclude", "index", "shallow", "HEAD", "home"):
         if change == "index":
@@ -177,7 +177,7 @@ def test_what_a_private_directory_is_made_of(repository: Path, tmp_path: Path) -
     assert not (tmp_path / "private").exists()
 
 
-def test_a_private_directory_that_cannot_be_made_leaves_nothing(
+def test_failed_private_directory_leaves_nothing(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top = tmp_path.resolve() / "top"
@@ -202,7 +202,7 @@ def test_a_private_directory_that_cannot_be_made_leaves_nothing(
     private.close()
 
 
-def test_only_so_many_private_directories_are_kept(
+def test_number_of_private_directories_is_bounded(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(git_command, "_MAX_REPOSITORIES", 2)
@@ -210,7 +210,7 @@ def test_only_so_many_private_directories_are_kept(
     tops = [tmp_path.resolve() / f"top{number}" for number in range(3)]
     for top in tops:
         shutil.copytree(repository, top)
-    # An earlier server's are removed with the first.
+    # Those of an earlier server are removed with the first.
     put(tmp_path / "private/earlier/x")
     first = [private.prepare(str(top), ENVIRONMENT, "/elsewhere") for top in (*tops[:2], tops[0], tops[2])]
     places = [Path(item.environment["GIT_DIR"]) for item in first if item is not None]

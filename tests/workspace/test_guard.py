@@ -1,4 +1,4 @@
-"""The guard and its trees: starting, stopping, and what happens when one of them is shot."""
+"""The guard and its process trees: start, stop, and kills of either."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from holdfast.testing.gates import until
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, Command, Containment, Guard, Tree
 from holdfast.workspace.process.piped_process import GuardedSpawn
@@ -34,14 +35,14 @@ def spawn(guard: Guard, text: str, *, linger: float | None = 0.25, cwd: str = "/
 
 
 @pytest.mark.parametrize(("text", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)])
-async def test_it_tells_the_exit_code(guard: Guard, text: str, code: int) -> None:
+async def test_exit_code_is_reported(guard: Guard, text: str, code: int) -> None:
     tree = spawn(guard, text)
     assert await tree.exited == code
     end = await tree.gone
     assert (end.code, end.was_killed, end.left, end.error) == (code, False, (), "")
 
 
-async def test_it_tells_why_something_cannot_be_started(guard: Guard) -> None:
+async def test_failed_start_is_reported_with_reason(guard: Guard) -> None:
     missing = Command(("/nothing/here",), "/", {})
     null = os.open(os.devnull, os.O_RDWR)
     tree = guard.spawn(missing, null, null, null)
@@ -50,29 +51,27 @@ async def test_it_tells_why_something_cannot_be_started(guard: Guard) -> None:
     assert "could not be started" in (await spawn(guard, "true", cwd="/nothing/here").gone).error
 
 
-async def test_a_guard_that_is_paused_in_the_middle_of_a_request_goes_on(
-    guard: Guard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command without a namespace can pause its guard, at the worst of all moments: after it was told to go on, and
-    before it has read what is asked of it.
+async def test_guard_paused_during_request_continues(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command without a namespace can pause its guard at the worst moment: after it was resumed, and before it has
+    read the request.
     """
     await guard.ready()
     wake, woken = guard.wake, 0
 
-    def wake_too_early() -> None:
+    def resume_too_early() -> None:
         nonlocal woken
         woken += 1
         wake()
         if woken == 1:
             os.kill(guard.process_id, signal.SIGSTOP)
 
-    monkeypatch.setattr(guard, "wake", wake_too_early)
+    monkeypatch.setattr(guard, "wake", resume_too_early)
     async with asyncio.timeout(20):
         assert (await spawn(guard, "exit 5").gone).code == 5
     assert woken > 1
 
 
-async def test_what_a_command_leaves_behind_is_stopped(guard: Guard) -> None:
+async def test_c53_remaining_processes_are_stopped(guard: Guard) -> None:
     """C-53."""
     token = new_token()
     tree = spawn(guard, f"setsid sleep {token} & sleep {token} & exit 3", linger=0.02)
@@ -81,33 +80,32 @@ async def test_what_a_command_leaves_behind_is_stopped(guard: Guard) -> None:
     assert not survivors(token)
 
 
-async def test_what_is_just_leaving_is_waited_for(guard: Guard) -> None:
+async def test_exiting_processes_are_awaited(guard: Guard) -> None:
     end = await spawn(guard, "cat < <(:) & exit 0", linger=30).gone
     assert (end.code, end.was_killed) == (0, False)
 
 
-async def test_a_tree_may_be_kept_longer_than_its_command(guard: Guard) -> None:
+async def test_tree_may_outlive_its_command(guard: Guard) -> None:
     token = new_token()
     tree = spawn(guard, f"sleep {token} & exit 3", linger=30)
     tree.set_linger(None)
     assert await tree.exited == 3
-    while not survivors(token):  # noqa: ASYNC110
-        # In the middle of becoming `sleep` it has no command line.
-        await asyncio.sleep(0)
+    # During its exec of `sleep` it has no command line.
+    await until(lambda: survivors(token))
     assert not tree.gone.done()
     tree.set_linger(0)
     assert (await tree.gone).was_killed
     assert not survivors(token)
 
 
-async def test_asking_again_makes_it_sooner(guard: Guard, tmp_path: Path) -> None:
+async def test_second_stop_shortens_grace(guard: Guard, tmp_path: Path) -> None:
     watched = await start_shape(Processes(guard, tmp_path), "deaf to all")
     watched.running.stop(3_000)
     assert (await watched.stop(0)).was_killed
     watched.running.stop(0)
 
 
-async def test_a_command_may_end_well_within_its_grace(tmp_path: Path) -> None:
+async def test_command_may_end_within_grace(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
         said = asyncio.Event()
         text = "trap 'echo bye; exit 4' INT; echo ready; while :; do sleep 0.01; done"
@@ -118,7 +116,7 @@ async def test_a_command_may_end_well_within_its_grace(tmp_path: Path) -> None:
     assert running.stdout.excerpt() == "ready\nbye\n"
 
 
-async def test_what_is_deaf_to_an_interrupt_gets_a_termination(tmp_path: Path) -> None:
+async def test_process_that_ignores_interrupt_is_terminated(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
         said = asyncio.Event()
         text = "trap '' INT; trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.01; done"
@@ -128,12 +126,12 @@ async def test_what_is_deaf_to_an_interrupt_gets_a_termination(tmp_path: Path) -
     assert (end.code, running.stdout.excerpt()) == (5, "ready\nbye\n")
 
 
-async def test_many_at_once(guard: Guard) -> None:
+async def test_many_commands_at_once(guard: Guard) -> None:
     trees = [spawn(guard, f"exit {number}") for number in range(40)]
     assert [await tree.exited for tree in trees] == list(range(40))
 
 
-async def test_a_long_environment_goes_through(tmp_path: Path) -> None:
+async def test_long_environment_is_passed(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
         launch = line('echo "${#LONG}"; echo "$ODD"')
         env = {**launch.env, "LONG": "x" * 100_000, "ODD": "a\udcff€", **{f"N{n}": "y" * 9_000 for n in range(100)}}
@@ -151,17 +149,19 @@ async def test_in_a_namespace_a_command_sees_only_itself(tmp_path: Path) -> None
             assert int(stdout.split()[2]) < 10
 
 
-async def test_without_one_it_sees_others(tmp_path: Path) -> None:
+async def test_command_without_namespace_sees_other_processes(tmp_path: Path) -> None:
     async with guarded(tmp_path, "tree") as processes:
         assert await processes.guard.ready() == "tree"
         assert (await run_line(processes, f"kill -0 {os.getpid()} && echo seen"))[0] == "seen\n"
 
 
-# When somebody shoots
+# Killed supervisors
 
 
-async def test_a_command_that_kills_its_keeper_gains_nothing(tmp_path: Path) -> None:
-    """In a namespace the keeper is out of its reach; elsewhere what is left comes to the guard."""
+async def test_command_that_kills_its_supervisor_is_stopped(tmp_path: Path) -> None:
+    """In a namespace the supervisor is out of its reach; elsewhere the remaining processes are reparented to the
+    guard.
+    """
     for containment in ("namespace", "tree"):
         token = new_token()
         async with guarded(tmp_path, containment) as processes:
@@ -171,7 +171,7 @@ async def test_a_command_that_kills_its_keeper_gains_nothing(tmp_path: Path) -> 
             assert (await run_line(processes, "echo again"))[0] == "again\n"
 
 
-async def test_a_guard_that_is_killed_takes_its_trees_along_and_is_replaced(tmp_path: Path) -> None:
+async def test_killed_guard_ends_its_trees_and_is_replaced(tmp_path: Path) -> None:
     for containment in ("namespace", "tree"):
         async with guarded(tmp_path, containment) as processes:
             shapes = [
@@ -186,23 +186,22 @@ async def test_a_guard_that_is_killed_takes_its_trees_along_and_is_replaced(tmp_
             assert processes.guard.process_id not in {0, first}
 
 
-async def test_guard_and_keepers_killed_together_leave_nothing(tmp_path: Path) -> None:
-    """Only the mark in their environment tells whose they were."""
+async def test_guard_and_supervisors_killed_together_leave_no_process(tmp_path: Path) -> None:
+    """Only the tag in their environment identifies them."""
     async with guarded(tmp_path, "tree") as processes:
         token = new_token()
         running = processes.start(line(f"setsid sleep {token} & echo ready; wait"))
-        while "ready" not in running.stdout.output.buffered:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: "ready" in running.stdout.output.buffered)
         guard = processes.guard.process_id
-        keepers = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()  # noqa: ASYNC240
-        assert keepers
-        for process in (guard, *map(int, keepers)):
+        supervisors = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()  # noqa: ASYNC240
+        assert supervisors
+        for process in (guard, *map(int, supervisors)):
             os.kill(process, signal.SIGKILL)
         await running.wait()
         assert not survivors(token)
 
 
-async def test_closing_kills_what_runs(tmp_path: Path) -> None:
+async def test_close_kills_running_commands(tmp_path: Path) -> None:
     guard = Guard()
     processes = Processes(guard, tmp_path)
     watched = await start_shape(processes, "deaf to all")
@@ -217,7 +216,7 @@ async def test_closing_kills_what_runs(tmp_path: Path) -> None:
 
 
 def test_it_works_on_the_loop_of_the_server(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with guarded(tmp_path) as processes:
             stdout, stderr, end = await run_line(processes, "seq 100000 | tail -n 1; echo e >&2; exit 3")
             assert (stdout, stderr, end.code) == ("100000\n", "e\n", 3)
@@ -229,11 +228,11 @@ def test_it_works_on_the_loop_of_the_server(tmp_path: Path) -> None:
             child.stdin.close()
             assert await child.wait() == 0
 
-    uvloop.run(story())
+    uvloop.run(scenario())
 
 
 async def test_nothing_is_left_open(tmp_path: Path) -> None:
-    """R11: descriptors are back where they were."""
+    """R11: the number of descriptors is as before."""
     async with guarded(tmp_path) as processes:
         await run_line(processes, "true")
         before = len(os.listdir("/proc/self/fd"))
@@ -244,7 +243,7 @@ async def test_nothing_is_left_open(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_view_that_cannot_be_built_is_an_error_and_not_a_killed_supervisor(tmp_path: Path) -> None:
+async def test_failed_view_is_an_error(tmp_path: Path) -> None:
     class Broken:
         def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
             return launch, Bounds(mounts=(("bind", "/nonexistent", "/nonexistent"),))

@@ -1,4 +1,4 @@
-"""What the guard and its keepers do for a command, with real commands: few guards, many small commands."""
+"""Behaviour of the guard and its supervisors with real commands: few guards, many small commands."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from trials.hostile_commands import new_token, survivors
 from workspace.commands import line
 
 LONG = 3_000.0
-"""Seconds: so long that no test sees its end."""
+"""Seconds: longer than any test."""
 
 
 @pytest.fixture(params=["namespace", "tree"])
@@ -26,13 +26,13 @@ async def guard(request: pytest.FixtureRequest) -> AsyncIterator[Guard]:
 
 
 class Commands:
-    """Lines for bash, and what they say."""
+    """Runs lines with bash and returns their output."""
 
     def __init__(self, guard: Guard, spills: Path) -> None:
         self.guard = guard
         self.processes = Processes(guard, spills)
 
-    async def say(self, text: str, bounds: Bounds = Bounds(), cwd: str = "/") -> tuple[str, TreeEnd]:  # noqa: B008
+    async def run_text(self, text: str, bounds: Bounds = Bounds(), cwd: str = "/") -> tuple[str, TreeEnd]:  # noqa: B008
         class Bound:
             def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
                 return launch, bounds
@@ -44,8 +44,8 @@ class Commands:
         running, end = await self.processes.run(line(text, cwd))
         return running.stdout.excerpt() + running.stderr.excerpt(), end
 
-    async def begun(self, text: str, *, linger: float | None = 0.25) -> Tree:
-        """A line that has said that it is ready."""
+    async def start_line(self, text: str, *, linger: float | None = 0.25) -> Tree:
+        """Start a line and wait until it has printed that it is ready."""
         reading, writing = os.pipe()
         null = os.open(os.devnull, os.O_RDWR)
         env = {"PATH": os.environ["PATH"]}
@@ -62,9 +62,9 @@ def commands(guard: Guard, tmp_path: Path) -> Commands:
     return Commands(guard, tmp_path / "spills")
 
 
-async def test_how_a_command_begins(commands: Commands) -> None:
+async def test_initial_state_of_command(commands: Commands) -> None:
     """No signal is ignored or blocked, it leads a session and a group of its own, and three descriptors are open."""
-    said, end = await commands.say(
+    said, end = await commands.run_text(
         "grep -E 'Sig(Ign|Blk)|NoNewPrivs' /proc/self/status; cut -d' ' -f1,5,6 /proc/$$/stat; echo $$;"
         " ls /proc/$$/fd; readlink /proc/$$/fd/0; pwd; yes | head -n 1; echo ${PIPESTATUS[0]}"
     )
@@ -78,10 +78,10 @@ async def test_how_a_command_begins(commands: Commands) -> None:
 
 
 async def test_a_grace_can_only_become_shorter(commands: Commands) -> None:
-    """Whoever is patient later does not make a stop later; nor does whoever wants the rest to be kept."""
+    """Neither a later stop with a longer grace nor a request to keep the rest delays a stop."""
     deaf = "trap '' INT TERM; echo ready; while :; do read -t 1000 <> <(:); done"
     for later in ("stop", "keep"):
-        tree = await commands.begun(deaf)
+        tree = await commands.start_line(deaf)
         tree.stop(0.05)
         if later == "stop":
             tree.stop(LONG)
@@ -93,34 +93,34 @@ async def test_a_grace_can_only_become_shorter(commands: Commands) -> None:
 
 
 async def test_paused_processes_are_resumed_and_ended(commands: Commands) -> None:
-    tree = await commands.begun("trap '' INT; trap 'exit 5' TERM; echo ready; kill -STOP $$; read -t 1000 <> <(:)")
+    tree = await commands.start_line("trap '' INT; trap 'exit 5' TERM; echo ready; kill -STOP $$; read -t 1000 <> <(:)")
     tree.stop(3.0)
     async with asyncio.timeout(20):
         assert (await tree.gone).code == 5
 
 
-async def test_how_long_the_rest_may_go_on(commands: Commands) -> None:
-    """From each state: before the command has ended, after it, and again."""
+async def test_lifetime_of_remaining_processes(commands: Commands) -> None:
+    """From each state: before the end of the command, after it, and again."""
     token = new_token()
     text = f"sleep {token} & echo ready; exit 3"
     # Nothing is kept.
-    end = await (await commands.begun(text, linger=0)).gone
+    end = await (await commands.start_line(text, linger=0)).gone
     assert (end.code, end.was_killed) == (3, True)
-    # It is kept from the start, and let go when that is said after the end of the command.
-    tree = await commands.begun(text, linger=None)
+    # Kept from the start, and released on request after the end of the command.
+    tree = await commands.start_line(text, linger=None)
     assert await tree.exited == 3
     assert not tree.gone.done()
     tree.set_linger(0.01)
     assert (await tree.gone).was_killed
-    # What would have been killed soon is kept after all, also if its command has ended.
-    tree = await commands.begun(text, linger=LONG)
+    # A tree about to be killed is kept, also if its command has ended.
+    tree = await commands.start_line(text, linger=LONG)
     assert await tree.exited == 3
     tree.set_linger(None)
     tree.set_linger(LONG)
     tree.set_linger(0)
     assert (await tree.gone).was_killed
-    # A stop is a stop, although the rest is kept.
-    tree = await commands.begun(text, linger=None)
+    # A stop ends the tree although the rest is kept.
+    tree = await commands.start_line(text, linger=None)
     assert await tree.exited == 3
     tree.stop(0)
     end = await tree.gone
@@ -128,26 +128,26 @@ async def test_how_long_the_rest_may_go_on(commands: Commands) -> None:
     assert not survivors(token)
 
 
-async def test_a_tree_that_is_cut_is_killed(commands: Commands) -> None:
+async def test_disconnected_tree_is_killed(commands: Commands) -> None:
     token = new_token()
-    tree = await commands.begun(f"setsid sleep {token} & echo ready; sleep {token}")
+    tree = await commands.start_line(f"setsid sleep {token} & echo ready; sleep {token}")
     tree.kill_now()
     assert (await tree.gone).was_killed
-    # The next command is started by the same guard; the keeper of the one before kills on its own.
+    # The same guard starts the next command; the supervisor of the previous one kills on its own.
     async with asyncio.timeout(20):
         while survivors(token):
-            await commands.say("true")
+            await commands.run_text("true")
 
 
-async def test_a_network_of_its_own(commands: Commands) -> None:
-    """Only the loopback device, and it is up: a connection is refused, not unreachable."""
-    said, _ = await commands.say(
+async def test_private_network(commands: Commands) -> None:
+    """Only the loopback device, which is up: a connection is refused, not unreachable."""
+    said, _ = await commands.run_text(
         "tail -n +3 /proc/net/dev | cut -d: -f1; exec 3<>/dev/tcp/127.0.0.1/9", Bounds(network=False)
     )
     assert said.split()[0] == "lo"
     assert "eth" not in said
     assert "Connection refused" in said
-    whole, _ = await commands.say("readlink /proc/self/ns/net")
+    whole, _ = await commands.run_text("readlink /proc/self/ns/net")
     assert whole.strip() == os.readlink("/proc/self/ns/net")
 
 
@@ -169,7 +169,7 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
         ("freeze", f"{base}/bound/frozen", ""),
         ("seal", f"{base}/sealed", ""),
     )
-    said, end = await commands.say(
+    said, end = await commands.run_text(
         f"cat /proc/self/mountinfo; echo; ls /dev; ls {base}/sealed; cat {base}/masked; cat {base}/read/inner; echo;"
         f"touch {base}/empty/x {base}/bound/x && echo written;"
         f"touch {base}/x {base}/sealed/x {base}/read/x {base}/bound/frozen;"
@@ -215,14 +215,14 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
 
 
 async def test_a_mount_that_is_unknown_is_an_error(commands: Commands) -> None:
-    _, end = await commands.say("true", Bounds(mounts=(("other", "/mnt", ""),)))
+    _, end = await commands.run_text("true", Bounds(mounts=(("other", "/mnt", ""),)))
     assert "unknown mount operation other" in end.error or "could not be shut in" in end.error
-    # The guard goes on.
-    assert (await commands.say("echo again"))[0] == "again\n"
+    # The guard continues.
+    assert (await commands.run_text("echo again"))[0] == "again\n"
 
 
-async def test_what_is_in_force() -> None:
-    """Root gets a namespace unless something else is asked for."""
+async def test_active_containment() -> None:
+    """Root gets a namespace unless another containment is requested."""
     kinds: dict[str, str] = {}
     wanted: tuple[Containment, ...] = ("auto", "groups", "tree")
     for containment in wanted:
@@ -239,15 +239,15 @@ async def test_what_is_in_force() -> None:
     assert kinds["groups"] in ("tree", "groups")
 
 
-async def test_every_command_carries_the_mark_of_its_guard(commands: Commands) -> None:
-    marks = [(await commands.say("echo $HOLDFAST_RUN"))[0].strip() for _ in range(2)]
+async def test_every_command_has_tag_of_its_guard(commands: Commands) -> None:
+    marks = [(await commands.run_text("echo $HOLDFAST_RUN"))[0].strip() for _ in range(2)]
     stems = {mark.rpartition(".")[0] for mark in marks}
     assert len(stems) == 1
     assert [int(mark.rpartition(".")[2]) for mark in marks] == [1, 2]
     assert len(stems.pop()) == 16
 
 
-async def test_a_command_whose_directory_is_another_is_not_started(commands: Commands, tmp_path: Path) -> None:
+async def test_command_with_changed_directory_is_not_started(commands: Commands, tmp_path: Path) -> None:
     base = tmp_path
     (base / "real").mkdir()
     os.symlink("real", base / "link")

@@ -1,4 +1,4 @@
-"""Which version a file goes back to: the plan, without a disk."""
+"""Undo planning: the version to which a file returns, without a disk."""
 
 import pytest
 
@@ -8,15 +8,15 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.workspace.files.undo import FileRestore, last_run, plan
 
 
-class Story:
-    """The history of some files, told one version after the other."""
+class FileHistory:
+    """The history of some files, built version by version."""
 
     def __init__(self) -> None:
         self.versions: list[FileVersion] = []
 
     def add(
         self, path: str, content: str | None, run: str = "", origin: Origin = "tool", restores: int = -1
-    ) -> "Story":
+    ) -> "FileHistory":
         number = sum(version.path == path for version in self.versions)
         at = len(self.versions)
         self.versions.append(
@@ -27,11 +27,11 @@ class Story:
         )  # fmt: skip
         return self
 
-    def found(self, path: str, content: str | None, run: str = "r") -> "Story":
+    def found(self, path: str, content: str | None, run: str = "r") -> "FileHistory":
         return self.add(path, content, run, "outside")
 
     def undo(self, path: str) -> FileRestore:
-        """Plan to take the last change of a file back, and record that it was done."""
+        """Plan the undo of the last change of a file, and record it."""
         (item,) = plan(self.versions, path=path)
         if not item.is_done:
             content = None if item.target.is_missing else item.target.content
@@ -39,39 +39,41 @@ class Story:
         return item
 
 
-def test_a_change_goes_back_to_what_was_before_it() -> None:
-    story = Story().found("a", "0").add("a", "1", "r")
+def test_undo_restores_previous_version() -> None:
+    story = FileHistory().found("a", "0").add("a", "1", "r")
     item = story.undo("a")
     assert (item.expected.content, item.target.content, item.reason) == ("1", "0", "")
 
 
 def test_each_undo_goes_one_change_further() -> None:
-    story = Story().found("a", None).add("a", "1", "r").add("a", "2", "r").add("a", "3", "q")
+    story = FileHistory().found("a", None).add("a", "1", "r").add("a", "2", "r").add("a", "3", "q")
     assert [story.undo("a").target.content for _ in range(3)] == ["2", "1", ""]
     assert story.versions[-1].is_missing
     assert story.undo("a").is_done
     assert len(story.versions) == 7
 
 
-def test_work_may_go_on_after_an_undo() -> None:
-    story = Story().found("a", "0").add("a", "1", "r").add("a", "2", "r")
+def test_changes_after_undo() -> None:
+    story = FileHistory().found("a", "0").add("a", "1", "r").add("a", "2", "r")
     story.undo("a")
     story.add("a", "3", "q")
-    # Before 3 the file held 1, by the undo: taking 3 back leads there, and then on to 0.
+    # Before 3 the file contained 1, by the undo: undoing 3 leads there, and then to 0.
     assert [story.undo("a").target.content for _ in range(2)] == ["1", "0"]
     assert story.undo("a").is_done
 
 
-def test_what_others_did_is_not_lost_in_passing() -> None:
-    story = Story().found("a", "0").add("a", "1", "r").found("a", "theirs").add("a", "2", "q")
+def test_undo_keeps_changes_of_others() -> None:
+    story = FileHistory().found("a", "0").add("a", "1", "r").found("a", "theirs").add("a", "2", "q")
     assert story.undo("a").reason == ""
     item = plan(story.versions, path="a")[0]
     assert item.target.content == "0"
     assert "outside" in item.reason
 
 
-def test_a_run_goes_back_as_a_whole() -> None:
-    story = Story().found("a", "0").add("a", "1", "r1").add("a", "2", "r2").add("a", "3", "r2").found("b", None, "r2")
+def test_run_is_undone_as_a_whole() -> None:
+    story = (
+        FileHistory().found("a", "0").add("a", "1", "r1").add("a", "2", "r2").add("a", "3", "r2").found("b", None, "r2")
+    )
     story.add("b", "x", "r2").found("c", "c").add("c", "d", "r1")
     returns = {item.path: item for item in plan(story.versions, run_id=RunId("r2"))}
     assert {path: item.target.content for path, item in returns.items()} == {"a": "1", "b": ""}
@@ -80,8 +82,8 @@ def test_a_run_goes_back_as_a_whole() -> None:
     assert [item.path for item in plan(story.versions, path="a", run_id=RunId("r2"))] == ["a"]
 
 
-def test_later_changes_of_other_runs_stand_in_the_way() -> None:
-    story = Story().found("a", "0").add("a", "1", "r1").add("a", "2", "r2")
+def test_later_changes_of_other_runs_prevent_undo() -> None:
+    story = FileHistory().found("a", "0").add("a", "1", "r1").add("a", "2", "r2")
     (item,) = plan(story.versions, run_id=RunId("r1"))
     assert "others changed it" in item.reason
     story.undo("a")
@@ -89,14 +91,14 @@ def test_later_changes_of_other_runs_stand_in_the_way() -> None:
     assert (item.reason, item.target.content) == ("", "0")
 
 
-def test_a_run_that_was_taken_back_stays_so() -> None:
-    story = Story().found("a", "0").add("a", "1", "r1")
+def test_undone_run_stays_undone() -> None:
+    story = FileHistory().found("a", "0").add("a", "1", "r1")
     story.undo("a")
     assert plan(story.versions, run_id=RunId("r1"))[0].is_done
 
 
-def test_the_last_run_is_the_last_that_counts() -> None:
-    story = Story().found("a", "0").add("a", "1", "r1").found("b", "0").add("b", "1", "r2")
+def test_last_run_excludes_undone_runs() -> None:
+    story = FileHistory().found("a", "0").add("a", "1", "r1").found("b", "0").add("b", "1", "r2")
     assert last_run(story.versions) == "r2"
     story.undo("b")
     assert last_run(story.versions) == "r1"
@@ -106,7 +108,7 @@ def test_the_last_run_is_the_last_that_counts() -> None:
 
 
 def test_unknown_files_and_runs() -> None:
-    story = Story().found("a", "0").add("a", "1", "r1")
+    story = FileHistory().found("a", "0").add("a", "1", "r1")
     for path, run in (("b", ""), ("", "r9"), ("b", "r1")):
         with pytest.raises(NotFound):
             plan(story.versions, path=path, run_id=RunId(run))

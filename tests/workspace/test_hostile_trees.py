@@ -1,4 +1,4 @@
-"""Nothing survives a cancel, or the server (R4): real processes that do all they can to stay."""
+"""No process survives a cancel or the server (R4): real processes that evade termination in every known way."""
 
 import asyncio
 import os
@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Containment, Guard
-from trials.hostile_commands import SHAPES, Watched, start_shape, survivors, try_tree
+from trials.hostile_commands import SHAPES, RunningShape, start_shape, survivors, try_tree
 
 TIMES = 20
-SIDE_BY_SIDE = 5
+PARALLEL = 5
 SHORT, DEFAULT = 0.1, 2.0
 
 SERVER = """
@@ -39,7 +39,7 @@ asyncio.run(main())
 
 @pytest.fixture(params=["namespace", "tree"])
 async def processes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Processes]:
-    """With a PID namespace, if there can be one, and without."""
+    """With a PID namespace, if available, and without."""
     containment: Containment = request.param
     guard = Guard(containment)
     yield Processes(guard, tmp_path)
@@ -53,10 +53,10 @@ async def start_and_stop(processes: Processes, shape: str, grace: float) -> None
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_no_shape_survives_a_short_grace(processes: Processes, shape: str) -> None:
-    """R4, C-53: also if it left its group, holds stdout, hears no signal or starts others for ever."""
-    for _ in range(TIMES // SIDE_BY_SIDE):
+    """R4, C-53: including those that left their group, hold stdout, ignore signals or fork forever."""
+    for _ in range(TIMES // PARALLEL):
         async with asyncio.TaskGroup() as group:
-            for _ in range(SIDE_BY_SIDE):
+            for _ in range(PARALLEL):
                 group.create_task(start_and_stop(processes, shape, SHORT))
 
 
@@ -67,13 +67,13 @@ async def test_no_shape_survives_the_default_grace(processes: Processes) -> None
 
 
 async def test_no_shape_survives_that_is_stopped_before_it_is_ready(processes: Processes) -> None:
-    for watched in [Watched(processes, shape) for shape in SHAPES]:
+    for watched in [RunningShape(processes, shape) for shape in SHAPES]:
         await watched.stop(0)
 
 
 @pytest.mark.parametrize("containment", ["namespace", "tree"])
 def test_no_shape_survives_the_server(tmp_path: Path, containment: str) -> None:
-    """R4, C-55: the server is killed, nobody tells the guard, and everything is gone when the guard is."""
+    """R4, C-55: the server is killed without notice to the guard, and all processes are gone when the guard is."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, containment, str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -86,7 +86,7 @@ def test_no_shape_survives_the_server(tmp_path: Path, containment: str) -> None:
             tokens = [server.stdout.readline().strip() for _ in SHAPES]
             guard = os.pidfd_open(int(server.stdout.readline()))
         for token in tokens:
-            # Those that turn into something else all the time may be overlooked by one look.
+            # A single scan may miss processes that exec or fork continuously.
             while not survivors(token):
                 os.sched_yield()
     finally:
@@ -99,5 +99,5 @@ def test_no_shape_survives_the_server(tmp_path: Path, containment: str) -> None:
     assert [left for token in tokens for left in survivors(token)] == []
 
 
-def test_a_trial_for_the_long_run() -> None:
+def test_trial_of_long_run() -> None:
     try_tree(7)

@@ -1,4 +1,4 @@
-"""Ignore files are understood as git understands them: compared with git itself."""
+"""Ignore files have the semantics of git: compared with git itself."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def walked(root: str) -> list[str]:
         os.close(handle)
 
 
-def test_the_same_files_are_left_out_as_by_git(tmp_path: Path) -> None:
+def test_ignored_files_equal_those_of_git(tmp_path: Path) -> None:
     make(tmp_path)
     listed = subprocess.run(
         ["git", "-C", str(tmp_path), "ls-files", "-oz", "--exclude-standard"], check=True, capture_output=True
@@ -53,7 +53,7 @@ def test_the_same_files_are_left_out_as_by_git(tmp_path: Path) -> None:
     assert found == [path for path in wanted if path.startswith("src/")]
 
 
-def test_only_some_files_may_count(tmp_path: Path) -> None:
+def test_ignore_files_can_be_restricted(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / ".holdfastignore").write_text("b.txt\n")
     ignore = IgnoreRules(str(tmp_path), AGENT_IGNORE_FILES, extra=["UPPER*"])

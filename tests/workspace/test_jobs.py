@@ -18,7 +18,7 @@ HOUR = 3_600_000
 
 
 class Harness:
-    """Jobs of one workspace, with a clock that tests turn."""
+    """Jobs of one workspace, with a clock set by the test."""
 
     def __init__(self, processes: Processes, limits: JobLimits) -> None:
         self.now = 1_000
@@ -51,7 +51,7 @@ async def test_ids_count_up_in_hexadecimal(harness: Harness) -> None:
     assert harness.jobs.get(" 00b ").info.id == "00B"
 
 
-async def test_a_job_tells_how_it_goes(harness: Harness) -> None:
+async def test_job_reports_output_and_state(harness: Harness) -> None:
     job = harness.start("echo out; echo err >&2; exit 3", run="r7")
     assert job.info == JobInfo("001", ONE, RunId("r7"), "echo out; echo err >&2; exit 3", "what it does", "/", 1_000)
     harness.now = 2_000
@@ -62,7 +62,7 @@ async def test_a_job_tells_how_it_goes(harness: Harness) -> None:
     assert (output.stdout, output.stderr) == ("out\n", "err\n")
 
 
-async def test_a_job_goes_on_as_long_as_any_of_its_processes(harness: Harness) -> None:
+async def test_job_lasts_as_long_as_its_processes(harness: Harness) -> None:
     token = new_token()
     job = harness.start(f"sleep {token} & exit 2")
     assert await job.running.exited == 2
@@ -71,7 +71,7 @@ async def test_a_job_goes_on_as_long_as_any_of_its_processes(harness: Harness) -
     assert not survivors(token)
 
 
-async def test_killed_jobs_are_forgotten(harness: Harness) -> None:
+async def test_killed_jobs_are_removed(harness: Harness) -> None:
     token = new_token()
     harness.start(f"echo said; trap '' INT TERM; while :; do sleep {token}; done")
     output = await harness.jobs.kill("001")
@@ -93,7 +93,7 @@ async def test_jobs_belong_to_a_session(harness: Harness) -> None:
         await harness.jobs.kill("001", TWO)
 
 
-async def test_only_running_jobs_use_up_the_limit(harness: Harness) -> None:
+async def test_c57_only_running_jobs_count_towards_limit(harness: Harness) -> None:
     """C-57."""
     for _ in range(20):
         await harness.finish()
@@ -130,7 +130,7 @@ async def test_jobs_of_a_run_die_with_it(harness: Harness) -> None:
     assert not survivors(other)
 
 
-async def test_a_removed_session_takes_its_jobs_along(harness: Harness) -> None:
+async def test_removing_session_ends_its_jobs(harness: Harness) -> None:
     token = new_token()
     harness.start(f"sleep {token}", TWO)
     await harness.finish(session=ONE)
@@ -139,7 +139,7 @@ async def test_a_removed_session_takes_its_jobs_along(harness: Harness) -> None:
     assert [info.id for info in harness.jobs.list()] == ["002"]
 
 
-async def test_closing_stops_all_and_takes_no_more(harness: Harness) -> None:
+async def test_close_stops_all_jobs_and_refuses_new_ones(harness: Harness) -> None:
     tokens = [new_token() for _ in range(3)]
     for token in tokens:
         harness.start(f"trap '' TERM INT; echo on; while :; do sleep {token}; done")
@@ -150,7 +150,7 @@ async def test_closing_stops_all_and_takes_no_more(harness: Harness) -> None:
     assert harness.busy == [True, False]
 
 
-async def test_it_tells_when_the_first_begins_and_the_last_has_ended(harness: Harness) -> None:
+async def test_busy_state_changes_with_first_and_last_job(harness: Harness) -> None:
     one, two = harness.start("sleep 1000"), harness.start("sleep 1000")
     assert harness.jobs.is_busy
     await harness.jobs.kill(one.info.id)

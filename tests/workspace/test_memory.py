@@ -1,4 +1,4 @@
-"""Memory that is given back to the system."""
+"""Memory returned to the system."""
 
 import os
 import subprocess
@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-# Huge blocks come and go, each with a small one behind it that stays: what a heap cannot give back.
-_STORY = """
+# Huge blocks are freed, each followed by a small one that stays, so that an ordinary heap cannot shrink.
+_PROGRAM = """
 from holdfast.workspace.process.guard_system import return_freed_memory
 return_freed_memory()
 def resident():
@@ -26,6 +26,6 @@ print(resident() - before)
 
 
 @pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="only glibc keeps what is freed")
-def test_huge_blocks_leave_the_process_when_they_are_freed() -> None:
-    done = subprocess.run([sys.executable, "-c", _STORY], capture_output=True, text=True, check=True)
+def test_freed_huge_blocks_are_returned_to_system() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 20

@@ -1,4 +1,4 @@
-"""What is kept of an output, and what is shown of it."""
+"""Retained and displayed output of commands."""
 
 import os
 from itertools import pairwise
@@ -15,7 +15,7 @@ TEXT = "aä€🙂\r\n\x1b[31mred\x1b[0m\n"
 
 
 @given(st.text(max_size=300), st.lists(st.integers(0, 1_200), max_size=8))
-def test_a_character_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
+def test_character_may_be_split_anywhere(text: str, cuts: list[int]) -> None:
     data = text.encode("utf-8", "replace")
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     output = Output()
@@ -24,7 +24,7 @@ def test_a_character_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
     assert output.size == len(heard)
 
 
-def test_every_byte_by_itself_is_the_same_as_all_at_once() -> None:
+def test_result_does_not_depend_on_fragmentation() -> None:
     output = Output()
     heard = [output.feed(bytes([byte])) for byte in TEXT.encode()]
     assert "".join(heard) == output.buffered == TEXT
@@ -35,7 +35,7 @@ def test_every_byte_by_itself_is_the_same_as_all_at_once() -> None:
     ("data", "text"),
     [(b"a\xffb", "a�b"), (b"\xe2\x82", "�"), (b"ok\xf0\x9f", "ok�"), (b"\xe2\x82\xac", "€")],
 )
-def test_what_is_not_utf_8_is_replaced(data: bytes, text: str) -> None:
+def test_invalid_utf_8_is_replaced(data: bytes, text: str) -> None:
     output = Output()
     heard = output.feed(data) + output.finish()
     assert heard == output.excerpt() == text
@@ -59,14 +59,14 @@ def test_head_and_tail_are_kept_and_the_rest_is_counted(held: int, pieces: list[
         assert shown == shorten(text, 2 * half) or half == 0
 
 
-def test_what_is_short_is_shown_whole() -> None:
+def test_short_output_is_shown_in_full() -> None:
     text = "x" * MAX_SHOWN
     output = Output()
     output.feed(text.encode())
     assert output.excerpt() == text == shorten(text)
 
 
-def test_what_is_long_is_cut_in_the_middle() -> None:
+def test_long_output_is_truncated_in_the_middle() -> None:
     text = "".join(f"line {number}\n" for number in range(10_000))
     output = Output()
     output.feed(text.encode())
@@ -80,7 +80,7 @@ def test_what_is_long_is_cut_in_the_middle() -> None:
     assert shown == shorten(text)
 
 
-def test_memory_is_bounded_whatever_comes() -> None:
+def test_memory_is_bounded() -> None:
     output = Output(1_000)
     for _ in range(10_000):
         output.feed(b"abcdefg\n" * 10)
@@ -89,7 +89,7 @@ def test_memory_is_bounded_whatever_comes() -> None:
     assert "lines truncated" in output.excerpt(500)
 
 
-def test_many_small_pieces_become_few() -> None:
+def test_small_pieces_are_merged() -> None:
     output = Output(10_000)
     for _ in range(50_000):
         output.feed(b"a")
@@ -118,13 +118,13 @@ def test_a_file_is_cut_at_its_bound(
 
 def test_a_file_that_cannot_be_written_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = OutputFiles(tmp_path).new_file("out")
-    file.add("begin")
-    assert file.path is not None
-    assert file._file is not None
-    os.close(file._file.fileno())
-    file.add("more")
-    assert file.path is None
-    file.add("ignored")
+    is_named = []
+    for text in ("begin", "more", "ignored"):
+        file.add(text)
+        is_named.append(file.path is not None)
+        if file._file is not None:
+            os.close(file._file.fileno())
+    assert is_named == [True, False, False]
     (tmp_path / "blocked").write_text("")
     lost = OutputFiles(tmp_path / "blocked").new_file("out")
     lost.add("x")

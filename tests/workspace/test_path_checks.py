@@ -1,6 +1,6 @@
-"""Every clause of the checks on paths: a row that only it refuses, and one that only it admits.
+"""Every clause of the path checks: a row that only it refuses, and one that only it admits.
 
-Among them are links that match only as they are written, or only as they are resolved.
+Among them are symlinks that match only as written, or only as resolved.
 """
 
 import os
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files import open_files
+from holdfast.workspace.files import safe_open
 from holdfast.workspace.files.file_paths import as_one_line, display_path, is_within, join_path
-from holdfast.workspace.files.open_files import (
+from holdfast.workspace.files.safe_open import (
     FileLocation,
     digest_file,
     digest_of,
@@ -36,7 +36,7 @@ REFUSED = "refused"
 
 
 def outcome(call: Callable[[], object]) -> object:
-    """What a call answers, or the word for a refusal."""
+    """Return the result of a call, or REFUSED."""
     try:
         return call()
     except (ToolError, OSError):
@@ -70,12 +70,12 @@ def outcome(call: Callable[[], object]) -> object:
         ("x" * 4_097, "", REFUSED),
     ],
 )
-def test_what_a_name_means(given: str, home: str, expected: str) -> None:
+def test_name_resolution(given: str, home: str, expected: str) -> None:
     assert outcome(lambda: join_path("/w", given, home)) == expected
 
 
 @pytest.mark.parametrize(
-    ("root", "path", "inside", "said"),
+    ("root", "path", "inside", "shown"),
     [
         ("/w", "/w", True, "."),
         ("/w", "/w/a", True, "a"),
@@ -88,9 +88,9 @@ def test_what_a_name_means(given: str, home: str, expected: str) -> None:
         ("/", "/a/b", True, "a/b"),
     ],
 )
-def test_what_lies_within(root: str, path: str, inside: bool, said: str) -> None:
+def test_containment_of_paths(root: str, path: str, inside: bool, shown: str) -> None:
     assert is_within(root, path) is inside
-    assert display_path(root, path) == said
+    assert display_path(root, path) == shown
 
 
 def test_control_characters_do_not_break_a_list() -> None:
@@ -100,11 +100,11 @@ def test_control_characters_do_not_break_a_list() -> None:
         assert as_one_line(text) == text
 
 
-# Places
+# Checked paths
 
 
-class Ground:
-    """A workspace with every kind of entry, and a neighbour whose name begins like it."""
+class PathFixture:
+    """A workspace with every kind of entry, and a neighbour whose name begins with its name."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -138,11 +138,11 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
+def ground(tmp_path: Path) -> PathFixture:
+    return PathFixture(tmp_path)
 
 
-def check_places(ground: Ground) -> None:
+def check_places(ground: PathFixture) -> None:
     def place(given: str, root: str = "") -> object:
         def found() -> tuple[str, bool, str]:
             known = locate(root or str(ground.root), given, "/h")
@@ -165,16 +165,16 @@ def check_places(ground: Ground) -> None:
     assert place("../workshop/file") == ("workshop/file", False, f"../workshop/file (which is {ground.outside}/file)")
     assert place("nothing") == ("work/nowhere", True, "nothing (which is nowhere)")
     assert place("out to nothing") == ("workshop/new", False, f"out to nothing (which is {ground.outside}/new)")
-    # The root itself is a link: what is below it is inside.
+    # The root itself is a symlink: paths below it are inside.
     assert place("file", name("way in")) == ("work/file", True, "file")
     assert place(name("way in/file"), name("way in")) == ("work/file", True, f"{name('way in/file')} (which is file)")
     assert place("a\udcff") == REFUSED
     assert place("\0") == REFUSED
 
 
-def check_contents(ground: Ground) -> None:
+def check_contents(ground: PathFixture) -> None:
     def place(path: str) -> FileLocation:
-        """As if it had been judged: links in it are not resolved."""
+        """Treat the path as checked: symlinks in it are not resolved."""
         whole = str(ground.base / path) if not path.startswith("/") else path
         return FileLocation(path, whole, str(ground.root), is_inside=True)
 
@@ -203,7 +203,7 @@ def check_contents(ground: Ground) -> None:
     assert {content(path) for path in ("/proc/version", "/sys/kernel/notes", "/dev/null", "/dev")} == {REFUSED}
 
 
-def check_within(ground: Ground) -> None:
+def check_within(ground: PathFixture) -> None:
     root, outside = str(ground.root), str(ground.outside)
 
     def within(path: str, *tops: str, most: int = 100) -> object:
@@ -222,23 +222,23 @@ def check_within(ground: Ground) -> None:
     assert within("work/file", outside) == within("work/file") == REFUSED
 
 
-def test_a_path_is_where_it_really_leads(ground: Ground) -> None:
+def test_paths_are_resolved(ground: PathFixture) -> None:
     check_places(ground)
     assert_every_clause_decides([locate, FileLocation.name], lambda: check_places(ground))
 
 
-def test_only_plain_files_are_read(ground: Ground) -> None:
+def test_only_plain_files_are_read(ground: PathFixture) -> None:
     check_contents(ground)
     checked = [status_of, open_plain_file, read_whole_file, digest_file, open_directory]
     assert_every_clause_decides(checked, lambda: check_contents(ground))
 
 
-def test_what_a_project_may_be_read_from(ground: Ground) -> None:
+def test_project_files_that_may_be_read(ground: PathFixture) -> None:
     check_within(ground)
     assert_every_clause_decides([read_within], lambda: check_within(ground))
 
 
-def test_shared_memory_is_no_part_of_the_system() -> None:
+def test_shared_memory_is_not_a_system_directory() -> None:
     with memory_directory() as folder:
         path = folder / "file"
         path.write_text("x")
@@ -247,7 +247,7 @@ def test_shared_memory_is_no_part_of_the_system() -> None:
         assert {outcome(lambda: read_whole_file(FileLocation("", "/dev/shm", "/", is_inside=True), 10))} == {REFUSED}
 
 
-def test_a_file_that_grows_while_it_is_read_is_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_while_it_is_read_is_bounded(ground: PathFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size was small when it was opened."""
     real = os.read
     path = ground.root / "file"
@@ -258,19 +258,19 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(ground: Ground, monkeypat
             file.write(b"more")
         return piece
 
-    monkeypatch.setattr(open_files.os, "read", growing)  # type: ignore[attr-defined]
+    monkeypatch.setattr(safe_open.os, "read", growing)  # type: ignore[attr-defined]
     with pytest.raises(ToolError, match="at most 6 are taken"):
         read_whole_file(FileLocation("file", str(path), str(ground.root), is_inside=True), 6)
 
 
-def test_a_directory_that_is_gone_is_named(ground: Ground) -> None:
+def test_missing_directory_is_named(ground: PathFixture) -> None:
     require_workspace(str(ground.root))
     for path in (ground.root / "file", ground.root / "x"):
         with pytest.raises(ToolError, match="is gone"):
             require_workspace(str(path))
 
 
-def test_names_that_may_have_been_meant_are_those_beside_it(ground: Ground) -> None:
+def test_suggested_names_are_siblings(ground: PathFixture) -> None:
     with pytest.raises(ToolError, match=r"Did you mean sub/file\?"):
         read_whole_file(FileLocation("sub/fil", str(ground.root / "sub/fil"), str(ground.root), is_inside=True), 10)
     with pytest.raises(ToolError, match=r"There is no file sub/zzzz\.$"):
@@ -278,17 +278,17 @@ def test_names_that_may_have_been_meant_are_those_beside_it(ground: Ground) -> N
 
 
 @pytest.mark.parametrize("way", ["openat2", "step by step"])
-def test_what_is_opened_below_a_directory(ground: Ground, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_open_below_directory(ground: PathFixture, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     def unknown(*_: object) -> int:
         raise NotImplementedError
 
     if way != "openat2":
-        monkeypatch.setattr(open_files, "_openat2", unknown)
+        monkeypatch.setattr(safe_open, "_openat2", unknown)
     handle = os.open(ground.root, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
 
     def tried(path: str) -> object:
-        open_plain_file = outcome(lambda: open_files.open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK))
+        open_plain_file = outcome(lambda: safe_open.open_beneath(handle, path, os.O_RDONLY | os.O_NONBLOCK))
         if isinstance(open_plain_file, int):
             status = os.fstat(open_plain_file)
             assert not os.get_inheritable(open_plain_file)
@@ -307,9 +307,9 @@ def test_what_is_opened_below_a_directory(ground: Ground, monkeypatch: pytest.Mo
         assert tried(path) == REFUSED, path
     assert tried("/sub/file") == number("sub/file"), "leading slashes do not lead to the top"
     for path, is_there in (("file", True), ("to file", True), ("to sub/file", False), ("x", False), ("../x", False)):
-        assert (open_files.status_beneath(handle, path) is not None) is is_there, path
-    assert open_files.status_beneath(handle, "a\0b") is None
-    entries = {name: rest for name, *rest in open_files.entries_of(handle, ".")}
+        assert (safe_open.status_beneath(handle, path) is not None) is is_there, path
+    assert safe_open.status_beneath(handle, "a\0b") is None
+    entries = {name: rest for name, *rest in safe_open.entries_of(handle, ".")}
     assert entries["sub"] == [True, False, ""]
     assert entries["file"] == [False, True, ""]
     assert entries["to sub"] == [False, False, "sub"]
@@ -320,33 +320,31 @@ def test_what_is_opened_below_a_directory(ground: Ground, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("number", [1, 7, 22, 38])
-def test_a_kernel_without_openat2_is_no_reason_to_fail(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """EPERM, E2BIG, EINVAL and ENOSYS: the path is opened name by name."""
+def test_fallback_without_openat2(ground: PathFixture, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """EPERM, E2BIG, EINVAL and ENOSYS: the path is opened component by component."""
 
     class Old:
         def syscall(self, *_: object) -> int:
             return -1
 
-    monkeypatch.setattr(open_files, "_libc", Old())
-    monkeypatch.setattr(open_files.ctypes, "get_errno", lambda: number)  # type: ignore[attr-defined]
+    monkeypatch.setattr(safe_open, "_libc", Old())
+    monkeypatch.setattr(safe_open.ctypes, "get_errno", lambda: number)  # type: ignore[attr-defined]
     handle = os.open(ground.root, os.O_RDONLY)
-    os.close(open_files.open_beneath(handle, "sub/file", os.O_RDONLY))
+    os.close(safe_open.open_beneath(handle, "sub/file", os.O_RDONLY))
     os.close(handle)
 
 
-def test_an_interrupted_call_is_made_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, numbers = open_files._libc, [4, 11, 0]
+def test_interrupted_call_is_repeated(ground: PathFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, numbers = safe_open._libc, [4, 11, 0]
 
     class Interrupted:
         def syscall(self, *arguments: object) -> int:
             return -1 if numbers[0] else int(real.syscall(*arguments))
 
-    monkeypatch.setattr(open_files, "_libc", Interrupted())
-    monkeypatch.setattr(open_files.ctypes, "get_errno", lambda: numbers.pop(0))  # type: ignore[attr-defined]
+    monkeypatch.setattr(safe_open, "_libc", Interrupted())
+    monkeypatch.setattr(safe_open.ctypes, "get_errno", lambda: numbers.pop(0))  # type: ignore[attr-defined]
     handle = os.open(ground.root, os.O_RDONLY)
-    os.close(open_files.open_beneath(handle, "sub/file", os.O_RDONLY))
+    os.close(safe_open.open_beneath(handle, "sub/file", os.O_RDONLY))
     assert numbers == [0]
     os.close(handle)
 
@@ -355,7 +353,7 @@ def test_an_interrupted_call_is_made_again(ground: Ground, monkeypatch: pytest.M
 
 
 class Tools:
-    """Programs in several places, and a workspace that has some too."""
+    """Programs in several directories, some of them in a workspace."""
 
     def __init__(self, base: Path) -> None:
         self.base = Path(os.path.realpath(base))
@@ -399,7 +397,7 @@ def tools(tmp_path: Path) -> Tools:
     return Tools(tmp_path)
 
 
-def test_a_searching_program_never_lies_in_the_workspace(tools: Tools) -> None:
+def test_search_program_is_never_taken_from_workspace(tools: Tools) -> None:
     root = tools.path("work")
 
     def found(name: str, path: str) -> str | None:
@@ -460,20 +458,20 @@ def check_programs(tools: Tools) -> None:
     assert same("copies/many too", "busybox")
 
 
-def test_the_file_that_a_name_stands_for(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A relative entry of the PATH does not count, though bash would find something there.
+def test_program_lookup(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A relative entry of PATH is ignored, though bash would find a program there.
     tools.put("relative/tool", "")
     monkeypatch.chdir(tools.base)
     check_programs(tools)
     assert_every_clause_decides([ProgramFiles, program_lookup._is_copy], lambda: check_programs(tools))
-    # What is too large is not compared.
+    # A file above the limit is not compared.
     monkeypatch.setattr(program_lookup, "_MAX_COMPARED_SIZE", len("#!/bin/sh\n# the tool\n"))
     check_programs(tools)
     monkeypatch.setattr(program_lookup, "_MAX_COMPARED_SIZE", len("#!/bin/sh\n# the tool\n") - 1)
     assert not ProgramFiles(lambda: tools.path("bin")).is_same(tools.path("copies/copy"), "tool")
 
 
-def test_a_real_path_ends_where_the_kernel_decides(ground: Ground) -> None:
+def test_real_path_stops_at_kernel_links(ground: PathFixture) -> None:
     base = os.path.realpath(ground.base)
     os.symlink("/proc/self/cwd", ground.base / "cwd")
     os.symlink(f"{base}/work/sub", ground.base / "absolute")
@@ -499,7 +497,7 @@ def test_a_real_path_ends_where_the_kernel_decides(ground: Ground) -> None:
 # Patterns
 
 
-def check_expansions(ground: Ground) -> None:
+def check_expansions(ground: PathFixture) -> None:
     root = str(ground.root)
 
     def leads(pattern: str) -> list[str]:
@@ -527,7 +525,7 @@ def check_expansions(ground: Ground) -> None:
 leads_all = ["-option", "loop", "nothing", "out", "out folder", "out to nothing", "to file", "to sub"]
 
 
-def test_expansions_of_a_pattern(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expansions_of_a_pattern(ground: PathFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     (ground.root / "-option").write_text("")
     os.symlink("file", ground.root / ".hidden")
     check_expansions(ground)

@@ -1,4 +1,4 @@
-"""Names of files: joined, compared, shown, matched."""
+"""File names: joined, compared, displayed, matched."""
 
 import pytest
 
@@ -34,13 +34,13 @@ def test_globs(pattern: str, wanted: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["a[b", "a{b", "a+b", "a.b", "a^b", "a b", "a\\b"])
-def test_special_characters_stand_for_themselves(name: str) -> None:
+def test_special_characters_are_literal(name: str) -> None:
     assert glob_regex(name.replace("\\", "\\\\")).match(name)
     assert not glob_regex(name).match("axb")
 
 
-def test_globs_do_not_explode() -> None:
-    """These take for ever if a matcher goes back: the test ends, or its time does."""
+def test_globs_match_in_linear_time() -> None:
+    """A backtracking matcher would exceed the time limit of the test."""
     assert not glob_regex("*a" * 40 + "*b").match("a" * 250)
     assert not glob_regex("**/a/" * 20 + "b").match("a/" * 200 + "c")
     assert glob_regex("*a*a*b").match("aaab")
@@ -49,12 +49,12 @@ def test_globs_do_not_explode() -> None:
         glob_regex("{a,b}" * 20)
 
 
-def test_places() -> None:
+def test_path_normalisation() -> None:
     assert join_path("/r", "a/./b") == "/r/a/b"
     assert join_path("/r", "/x") == "/x"
     assert join_path("/r", "~/x", "/home/u") == "/home/u/x"
     assert join_path("/r", "~x", "/home/u") == "/r/~x"
-    # If `a` is a link, only the disk knows where this leads.
+    # If `a` is a symlink, only the disk determines the target.
     assert join_path("/r", "a/../b") == "/r/a/../b"
     assert is_within("/r", "/r/a")
     assert is_within("/", "/x")

@@ -1,4 +1,4 @@
-"""Commands as they run: what they say, live and in the end, and how a cancel leaves nothing of them."""
+"""Running commands: their output, live and final, and complete termination after a cancel."""
 
 import asyncio
 import os
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from holdfast.workspace.process.command_process import _LiveOutput, _OutputChannel
 from holdfast.workspace.process.output_capture import MAX_SHOWN, OutputFiles
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded, line, run_line
 
 
-async def test_both_streams_are_kept_apart(tmp_path: Path) -> None:
+async def test_stdout_and_stderr_are_separate(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
         stdout, stderr, end = await run_line(processes, "echo out; echo err >&2; exit 2", tmp_path)
     assert (stdout, stderr, end.code) == ("out\n", "err\n", 2)
@@ -32,7 +32,7 @@ async def test_no_descriptor_of_ours_reaches_a_command(tmp_path: Path) -> None:
     assert stdout.split() == ["0", "1", "2", "3"], "the fourth is the directory being listed"
 
 
-async def test_large_output_does_not_block_and_is_in_a_file(tmp_path: Path) -> None:
+async def test_large_output_is_stored_in_file(tmp_path: Path) -> None:
     spills = tmp_path / "spills"
     async with guarded(spills) as processes:
         stdout, _, end = await run_line(processes, "seq 1 400000; echo end >&2")
@@ -47,7 +47,7 @@ async def test_large_output_does_not_block_and_is_in_a_file(tmp_path: Path) -> N
     assert len(stdout) < MAX_SHOWN + 400
 
 
-async def test_a_file_is_bounded_too(tmp_path: Path) -> None:
+async def test_output_file_is_bounded(tmp_path: Path) -> None:
     spills = tmp_path / "spills"
     async with guarded(spills) as processes:
         stdout, _, end = await run_line(processes, "head -c 40000000 /dev/zero | tr '\\0' x; echo; echo last")
@@ -60,13 +60,13 @@ async def test_a_file_is_bounded_too(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0 or spills.stat().st_mode & 0o077 == 0
 
 
-async def test_short_output_makes_no_file(tmp_path: Path) -> None:
+async def test_short_output_creates_no_file(tmp_path: Path) -> None:
     async with guarded(tmp_path / "spills") as processes:
         await run_line(processes, f"head -c {MAX_SHOWN} /dev/zero | tr '\\0' x")
     assert not (tmp_path / "spills").exists()
 
 
-def test_old_files_make_room(tmp_path: Path) -> None:
+def test_oldest_output_files_are_removed(tmp_path: Path) -> None:
     spills = OutputFiles(tmp_path)
     for number in range(70):
         file = spills.new_file("out")
@@ -78,7 +78,7 @@ def test_old_files_make_room(tmp_path: Path) -> None:
     assert texts == {str(number) for number in range(6, 70)}
 
 
-async def test_a_disk_that_fails_costs_only_the_file(tmp_path: Path) -> None:
+async def test_disk_failure_loses_only_output_file(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("")
     async with guarded(tmp_path / "blocked") as processes:
         stdout, _, end = await run_line(processes, "seq 1 20000")
@@ -91,14 +91,14 @@ async def test_output_is_published_while_the_command_runs(tmp_path: Path) -> Non
     heard: list[str] = []
     first = asyncio.Event()
 
-    def say(text: str) -> None:
+    def record(text: str) -> None:
         heard.append(text)
         first.set()
 
     async with guarded(tmp_path) as processes:
         go = tmp_path / "go"
         running = processes.start(
-            line(f"echo first; until [ -e {go} ]; do sleep 0.01; done; printf 'a\\xe2'"), on_output=say
+            line(f"echo first; until [ -e {go} ]; do sleep 0.01; done; printf 'a\\xe2'"), on_output=record
         )
         await first.wait()
         assert heard == ["first\n"]
@@ -119,7 +119,7 @@ async def test_live_output_is_batched_and_bounded(tmp_path: Path) -> None:
     assert "not shown" in heard[-1]
 
 
-async def test_no_live_output_after_it_was_stopped(tmp_path: Path) -> None:
+async def test_no_live_output_after_stop(tmp_path: Path) -> None:
     heard: list[str] = []
     async with guarded(tmp_path) as processes:
         running = processes.start(line("echo x"), on_output=heard.append)
@@ -130,13 +130,12 @@ async def test_no_live_output_after_it_was_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_process_outside_the_tree_that_holds_stdout_does_not_delay_the_end(tmp_path: Path) -> None:
-    """C-53: the other end of the pipe is in our own hands here, and never closed."""
+    """C-53: the test holds the other end of the pipe and never closes it."""
     token = new_token()
     async with guarded(tmp_path) as processes:
         running = processes.start(line(f"echo ready; exec sleep {token}"))
-        while not (found := survivors(token)) or "ready" not in running.stdout.output.buffered:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        link = f"/proc/{found[0].partition(':')[0]}/fd/1"
+        await until(lambda: survivors(token) and "ready" in running.stdout.output.buffered)
+        link = f"/proc/{survivors(token)[0].partition(':')[0]}/fd/1"
         held = os.open(link, os.O_WRONLY)
         try:
             end = await running.stop_and_wait(0)
@@ -146,7 +145,7 @@ async def test_a_process_outside_the_tree_that_holds_stdout_does_not_delay_the_e
     assert running.stdout.excerpt() == "ready\n"
 
 
-async def test_what_is_still_in_the_pipe_at_the_end_is_read(tmp_path: Path) -> None:
+async def test_buffered_output_is_read_at_end(tmp_path: Path) -> None:
     heard: list[str] = []
     reading, writing = os.pipe()
     live = _LiveOutput(heard.append)
@@ -159,7 +158,7 @@ async def test_what_is_still_in_the_pipe_at_the_end_is_read(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
-async def test_a_cancel_at_any_point_leaves_nothing(tmp_path: Path, turns: int) -> None:
+async def test_c45_cancel_at_any_point_leaves_no_process(tmp_path: Path, turns: int) -> None:
     """C-45: before the command exists, while it starts, while it runs."""
     token = new_token()
     async with guarded(tmp_path, grace=0.05) as processes:
@@ -173,7 +172,7 @@ async def test_a_cancel_at_any_point_leaves_nothing(tmp_path: Path, turns: int) 
         assert not survivors(token)
 
 
-async def test_a_second_cancel_does_not_cut_the_first_short(tmp_path: Path) -> None:
+async def test_second_cancel_does_not_interrupt_first(tmp_path: Path) -> None:
     token = new_token()
     ready = asyncio.Event()
     async with guarded(tmp_path, grace=0.2) as processes:

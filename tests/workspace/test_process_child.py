@@ -1,4 +1,4 @@
-"""Programs with pipes, under the guard."""
+"""Child processes with pipes, under the guard."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ async def test_output_and_exit_code(tmp_path: Path) -> None:
         assert await child.wait() == 4
 
 
-async def test_a_conversation(tmp_path: Path) -> None:
+async def test_input_and_output_alternate(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
         child = await GuardedSpawn(processes.guard)(["cat"], "/", ENV, has_input=True)
         assert child.stdin is not None
@@ -40,7 +40,7 @@ async def test_large_output_waits_for_its_reader(tmp_path: Path) -> None:
         assert await child.wait() == 0 if await child.stdout.readexactly(3_000_000) else False
 
 
-async def test_killed_with_all_it_started(tmp_path: Path) -> None:
+async def test_kill_includes_descendants(tmp_path: Path) -> None:
     token = new_token()
     async with guarded(tmp_path) as processes:
         line = f"setsid sleep {token} & echo up; trap '' TERM INT; sleep {token}; sleep {token}"
@@ -54,7 +54,7 @@ async def test_killed_with_all_it_started(tmp_path: Path) -> None:
         assert (await polite.stop(1_000)).code == 130
 
 
-async def test_what_cannot_be_started(tmp_path: Path) -> None:
+async def test_failed_start_raises(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
         child = await GuardedSpawn(processes.guard)(["/nothing/here"], "/", ENV)
         with pytest.raises(CannotStart, match="No such file"):

@@ -1,6 +1,6 @@
-"""What was acquired is released when the next step fails: descriptors, processes, trees, counts, directories.
+"""Resources are released when the next step fails: descriptors, processes, trees, counts, directories.
 
-The guard process is played by the test where no command is needed: it reads what it is asked and answers as keepers do.
+A fake guard process is used where no command is needed: it reads requests and answers as supervisors do.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo, TooManyJobs, UnknownJob
 from holdfast.testing.gates import settle_down, start, until
 from holdfast.tools import ls
-from holdfast.workspace.files import open_files
+from holdfast.workspace.files import safe_open
 from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process import guard as guards
 from holdfast.workspace.process.command_process import Launch, Processes
@@ -28,8 +28,8 @@ from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
 from holdfast.workspace.search.search import Match, confirmed_matches
-from tools.desk import Desk
-from workspace.played_guard import NOBODY, Ground, Line
+from tools.tool_runner import ToolRunner
+from workspace.fake_guard import UNUSED_PID, GuardFixture, SupervisorConnection
 
 
 def descriptors() -> int:
@@ -37,20 +37,20 @@ def descriptors() -> int:
 
 
 @pytest.fixture
-async def ground(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
-    ground = Ground(monkeypatch)
-    yield ground
-    await ground.guard.close()
-    for played in ground.started:
+async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GuardFixture]:
+    fixture = GuardFixture(monkeypatch)
+    yield fixture
+    await fixture.guard.close()
+    for played in fixture.started:
         played.close_all()
 
 
-async def test_what_a_guard_is_asked(ground: Ground) -> None:
-    _, plain, _ = ground.spawn()
+async def test_requests_to_guard(fixture: GuardFixture) -> None:
+    _, plain, _ = fixture.spawn()
     mark = plain["env"].pop("HOLDFAST_RUN")
     assert plain == {"argv": ["x"], "cwd": "/", "is_real": False, "env": {"A": "1"}, "linger": 0.25, "number": 1}
     bounds = Bounds((("tmpfs", "/x", ""),), False, ("/y",), restricted=True)
-    _, bound, _ = ground.spawn(linger=None, bounds=bounds, is_real=True)
+    _, bound, _ = fixture.spawn(linger=None, bounds=bounds, is_real=True)
     assert bound.pop("env")["HOLDFAST_RUN"] == f"{mark.partition('.')[0]}.2"
     assert bound == {
         "argv": ["x"], "cwd": "/", "is_real": True, "linger": None, "number": 2, "mounts": [["tmpfs", "/x", ""]],
@@ -58,33 +58,40 @@ async def test_what_a_guard_is_asked(ground: Ground) -> None:
     }  # fmt: skip
 
 
-async def test_what_a_guard_says_of_itself(ground: Ground) -> None:
-    ready = start(ground.guard.ready())
-    await until(lambda: ground.started)
-    assert (ground.guard.containment, ground.guard.has_namespaces) == ("auto", False)
-    ground.started[0].greet("groups")
+async def test_greeting_of_guard(fixture: GuardFixture) -> None:
+    ready = start(fixture.guard.ready())
+    await until(lambda: fixture.started)
+    assert (fixture.guard.containment, fixture.guard.has_namespaces) == ("auto", False)
+    fixture.started[0].greet("groups")
     assert await ready == "groups"
-    assert (ground.guard.containment, ground.guard.has_namespaces, ground.guard.process_id) == ("groups", True, NOBODY)
-    assert await ground.guard.ready() == "groups"
-    assert len(ground.started) == 1
+    assert (fixture.guard.containment, fixture.guard.has_namespaces, fixture.guard.process_id) == (
+        "groups",
+        True,
+        UNUSED_PID,
+    )
+    assert await fixture.guard.ready() == "groups"
+    assert len(fixture.started) == 1
 
 
 PIECES = [1, 2, 7, 1_000]
-"""How many bytes arrive at once."""
+"""Sizes of the pieces in which data arrives."""
 
 
 async def arrive(line: socket.socket, text: bytes, size: int) -> None:
-    """Each piece is read before the next is sent: the loop looks at its sockets in every turn."""
+    """Send a text in pieces.
+
+    Each piece is read before the next is sent: the loop polls its sockets in every iteration.
+    """
     for at in range(0, len(text), size):
         line.sendall(text[at : at + size])
         await settle_down(3)
 
 
 @pytest.mark.parametrize("size", PIECES)
-async def test_what_a_guard_says_may_arrive_in_pieces(ground: Ground, size: int) -> None:
-    ready = start(ground.guard.ready())
-    tree, _, line = ground.spawn()
-    played = ground.started[0]
+async def test_guard_messages_may_be_fragmented(fixture: GuardFixture, size: int) -> None:
+    ready = start(fixture.guard.ready())
+    tree, _, line = fixture.spawn()
+    played = fixture.started[0]
     hello = json.dumps({"hello": "groups", "namespaces": True, "groups": "/g"}).encode()
     await arrive(played.line, hello, size)
     assert not ready.done()
@@ -94,21 +101,21 @@ async def test_what_a_guard_says_may_arrive_in_pieces(ground: Ground, size: int)
     assert ready.result() == "groups"
     line.close()
     await until(lambda: tree._is_over)
-    assert played.asked()[0] == {"sweep": 2, "number": 1}
+    assert played.next_request()[0] == {"sweep": 2, "number": 1}
     await arrive(played.line, b'pt": 9}\n{"swept": 2}', size)
     assert not tree.gone.done()
     await arrive(played.line, b"\n", size)
     await until(tree.gone.done)
     assert not tree.gone.result().is_unproven
-    assert (len(ground.started), ground.searched) == (1, [])
+    assert (len(fixture.started), fixture.searched) == (1, [])
 
 
 @pytest.mark.parametrize("size", PIECES)
-async def test_what_a_keeper_says_may_arrive_in_pieces(ground: Ground, size: int) -> None:
-    tree, _, line = ground.spawn()
+async def test_supervisor_messages_may_be_fragmented(fixture: GuardFixture, size: int) -> None:
+    tree, _, line = fixture.spawn()
     assert line.socket is not None
-    said = b'{"starting": true}\n{"begun": true}\n{"code": 3}\n{"gone": true, "left": [7], "is_lost": false}'
-    await arrive(line.socket, said, size)
+    message = b'{"starting": true}\n{"begun": true}\n{"code": 3}\n{"gone": true, "left": [7], "is_lost": false}'
+    await arrive(line.socket, message, size)
     await until(tree.exited.done)
     assert tree.exited.result() == 3
     assert not tree.gone.done()
@@ -117,17 +124,17 @@ async def test_what_a_keeper_says_may_arrive_in_pieces(ground: Ground, size: int
     assert tree.gone.result() == TreeEnd(3, was_killed=True, left=(7,))
 
 
-async def test_a_new_guard_does_not_continue_what_the_last_one_said(ground: Ground) -> None:
-    first = start(ground.guard.ready())
-    await until(lambda: ground.started)
-    await arrive(ground.started[0].line, b'{"hel', 100)
-    ground.started[0].close()
-    await until(lambda: ground.guard.process_id == 0)
+async def test_new_guard_starts_with_empty_buffer(fixture: GuardFixture) -> None:
+    first = start(fixture.guard.ready())
+    await until(lambda: fixture.started)
+    await arrive(fixture.started[0].line, b'{"hel', 100)
+    fixture.started[0].close()
+    await until(lambda: fixture.guard.process_id == 0)
     with pytest.raises(asyncio.CancelledError):
         await first
-    again = start(ground.guard.ready())
-    await until(lambda: len(ground.started) == 2)
-    ground.started[1].greet()
+    again = start(fixture.guard.ready())
+    await until(lambda: len(fixture.started) == 2)
+    fixture.started[1].greet()
     await until(again.done)
     assert again.result() == "tree"
 
@@ -140,15 +147,15 @@ ENDS: list[tuple[list[dict[str, object]], TreeEnd]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "end"), ENDS)
-async def test_how_a_tree_ends(ground: Ground, said: list[dict[str, object]], end: TreeEnd) -> None:
-    ground.guard.ensure_started()
+@pytest.mark.parametrize(("message", "end"), ENDS)
+async def test_ends_of_tree(fixture: GuardFixture, message: list[dict[str, object]], end: TreeEnd) -> None:
+    fixture.guard.ensure_started()
     before = descriptors()
-    tree, _, line = ground.spawn()
-    line.tell(starting=True)
-    line.tell(begun=True)
-    for what in said:
-        line.tell(**what)
+    tree, _, line = fixture.spawn()
+    line.send(starting=True)
+    line.send(begun=True)
+    for what in message:
+        line.send(**what)
     assert await tree.gone == end
     assert tree.exited.result() == end.code
     assert tree.is_lost is end.is_lost
@@ -156,26 +163,26 @@ async def test_how_a_tree_ends(ground: Ground, said: list[dict[str, object]], en
     assert descriptors() == before
 
 
-async def test_an_exit_code_comes_before_the_end(ground: Ground) -> None:
-    """One of a command that could not be started is none."""
-    tree, _, line = ground.spawn()
-    line.tell(code=4)
+async def test_exit_code_precedes_end(fixture: GuardFixture) -> None:
+    """A command that could not be started has no exit code."""
+    tree, _, line = fixture.spawn()
+    line.send(code=4)
     assert await tree.exited == 4
     assert not tree.gone.done()
-    tree, _, line = ground.spawn()
-    line.tell(error="no")
-    line.tell(code=127)
-    line.tell(gone=False, left=[], is_lost=False)
+    tree, _, line = fixture.spawn()
+    line.send(error="no")
+    line.send(code=127)
+    line.send(gone=False, left=[], is_lost=False)
     assert (await tree.gone).error == "no"
 
 
-async def test_orders_reach_a_keeper_until_it_is_over(ground: Ground) -> None:
-    tree, _, line = ground.spawn()
+async def test_orders_are_sent_until_end(fixture: GuardFixture) -> None:
+    tree, _, line = fixture.spawn()
     tree.stop(2.5)
     tree.set_linger(None)
     tree.set_linger(0)
-    assert line.orders() == [{"stop": 2.5}, {"linger": None}, {"linger": 0}]
-    line.tell(gone=True, left=[], is_lost=False)
+    assert line.received_orders() == [{"stop": 2.5}, {"linger": None}, {"linger": 0}]
+    line.send(gone=True, left=[], is_lost=False)
     await tree.gone
     tree.stop(0)
     tree.set_linger(None)
@@ -184,49 +191,49 @@ async def test_orders_reach_a_keeper_until_it_is_over(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-async def test_a_keeper_that_is_gone_without_a_word(ground: Ground, has_begun: bool) -> None:
-    """The guard sweeps up what it kept; only then is the tree over."""
-    tree, request, line = ground.spawn()
+async def test_supervisor_that_disconnects_without_message(fixture: GuardFixture, has_begun: bool) -> None:
+    """The guard kills the remaining processes; only then does the tree end."""
+    tree, request, line = fixture.spawn()
     if has_begun:
-        line.tell(starting=True)
+        line.send(starting=True)
     line.close()
-    await until(lambda: ground.started[0]._unread or tree._is_over)
-    sweep, _ = ground.started[0].asked()
+    await until(lambda: fixture.started[0]._unread or tree._is_over)
+    sweep, _ = fixture.started[0].next_request()
     assert sweep == {"sweep": 2, "number": request["number"]}
     assert not tree.gone.done()
-    ground.started[0].line.sendall(b'{"swept": 9}\n{"swept": 2}\n')
+    fixture.started[0].line.sendall(b'{"swept": 9}\n{"swept": 2}\n')
     end = await tree.gone
     assert (end.is_lost, end.is_unproven, tree.is_lost) == (has_begun, False, has_begun)
-    assert ground.searched == []
-    assert ground.guard.escapes == 0
+    assert fixture.searched == []
+    assert fixture.guard.escapes == 0
 
 
-@pytest.mark.parametrize("order", ["keeper first", "guard first"])
-async def test_keeper_and_guard_are_gone(ground: Ground, order: str) -> None:
-    """What they kept is searched for; another guard is started for the next command."""
+@pytest.mark.parametrize("order", ["supervisor first", "guard first"])
+async def test_supervisor_and_guard_end(fixture: GuardFixture, order: str) -> None:
+    """Their processes are searched for; another guard is started for the next command."""
     before = descriptors()
-    ready = start(ground.guard.ready())
-    tree, _, line = ground.spawn()
-    line.tell(starting=True)
-    ground.left = (77,)
-    if order == "keeper first":
+    ready = start(fixture.guard.ready())
+    tree, _, line = fixture.spawn()
+    line.send(starting=True)
+    fixture.left = (77,)
+    if order == "supervisor first":
         line.close()
         await until(lambda: tree._is_over)
-        ground.started[0].asked()
-        ground.started[0].close()
+        fixture.started[0].next_request()
+        fixture.started[0].close()
     else:
-        ground.started[0].close()
-        await until(lambda: ground.guard.process_id == 0)
+        fixture.started[0].close()
+        await until(lambda: fixture.guard.process_id == 0)
         line.close()
     end = await tree.gone
     assert (end.was_killed, end.left, end.is_lost, end.is_unproven) == (True, (77,), True, True)
-    assert ground.guard.escapes == 1
+    assert fixture.guard.escapes == 1
     with pytest.raises(asyncio.CancelledError):
         await ready
     assert descriptors() == before
-    again, request, other = ground.spawn()
-    assert (len(ground.started), request["number"] > 1) == (2, True)
-    other.tell(gone=False, left=[], is_lost=False)
+    again, request, other = fixture.spawn()
+    assert (len(fixture.started), request["number"] > 1) == (2, True)
+    other.send(gone=False, left=[], is_lost=False)
     assert not (await again.gone).is_lost
     other.close()
 
@@ -234,20 +241,22 @@ async def test_keeper_and_guard_are_gone(ground: Ground, order: str) -> None:
 @pytest.mark.parametrize(
     ("code", "waited", "is_searched"), [(0, [5.0], False), (1, [5.0], True), (None, [5.0, None], True)]
 )
-async def test_closing_a_guard(ground: Ground, code: int | None, waited: list[float | None], is_searched: bool) -> None:
-    """One that ends well has left nothing; one that was killed, or that never ends, may have."""
+async def test_closing_a_guard(
+    fixture: GuardFixture, code: int | None, waited: list[float | None], is_searched: bool
+) -> None:
+    """A guard that exits normally has left nothing; one that was killed or never exits may have."""
     before = descriptors()
-    tree, _, line = ground.spawn()
-    played = ground.started[0]
+    tree, _, line = fixture.spawn()
+    played = fixture.started[0]
     played.code = code
     played.greet(groups="/groups")
-    await ground.guard.ready()
-    await ground.guard.close()
+    await fixture.guard.ready()
+    await fixture.guard.close()
     assert (await tree.gone).was_killed
     assert (played.waited, played.was_killed) == (waited, code is None)
-    assert bool(ground.searched) is is_searched
-    assert not is_searched or ground.searched[0][2] == "/groups"
-    for act in (ground.guard.ensure_started, ground.spawn):
+    assert bool(fixture.searched) is is_searched
+    assert not is_searched or fixture.searched[0][2] == "/groups"
+    for act in (fixture.guard.ensure_started, fixture.spawn):
         with pytest.raises(CannotStart):
             act()
     line.close()
@@ -255,20 +264,20 @@ async def test_closing_a_guard(ground: Ground, code: int | None, waited: list[fl
     assert descriptors() == before
 
 
-# The next step fails
+# Failure of the next step
 
 
 def failing(real: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """The call of this number, counted from 0, fails as if there were no descriptors left."""
+    """Return the call, failing at this index (from 0) as if no descriptors were left."""
     left = [count]
 
-    def maybe(*arguments: object, **named: object) -> object:
+    def fail_at_index(*arguments: object, **named: object) -> object:
         left[0] -= 1
         if left[0] == -1:
             raise OSError(errno.EMFILE, "Too many open files")
         return real(*arguments, **named)
 
-    return maybe
+    return fail_at_index
 
 
 STEPS = [
@@ -281,7 +290,7 @@ STEPS = [
 
 
 class Watching:
-    """A sandbox that counts the commands it watches."""
+    """A sandbox that counts the watched commands."""
 
     def __init__(self) -> None:
         self.watched = 0
@@ -300,25 +309,25 @@ class Watching:
 
 
 @pytest.mark.parametrize(("call", "count"), STEPS)
-async def test_a_command_that_cannot_be_started(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, count: int
+async def test_failed_command_start_releases_resources(
+    fixture: GuardFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, count: int
 ) -> None:
-    """Whichever step fails: descriptors and counts are as before, and the next command is started."""
+    """After any failing step descriptors and counts are as before, and the next command starts."""
     module, _, name = call.partition(".")
     if call != "subprocess.Popen":
-        ground.guard.ensure_started()
+        fixture.guard.ensure_started()
     sandbox = Watching()
-    processes = Processes(ground.guard, tmp_path, sandbox=sandbox)
+    processes = Processes(fixture.guard, tmp_path, sandbox=sandbox)
     before = descriptors()
     owner = {"os": os, "socket": guards.socket, "subprocess": guards.subprocess}[module]  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failing(getattr(owner, name), count))
         with pytest.raises(OSError, match="Too many open files"):
             processes.start(Launch(("x",), "/", {}))
-    assert (descriptors(), sandbox.watched, ground.guard._trees) == (before, 0, set())
+    assert (descriptors(), sandbox.watched, fixture.guard._trees) == (before, 0, set())
     running = processes.start(Launch(("x",), "/", {}))
-    _, line = ground.started[-1].asked()
-    line.tell(gone=False, left=[], is_lost=False)
+    _, line = fixture.started[-1].next_request()
+    line.send(gone=False, left=[], is_lost=False)
     await running.wait()
     assert sandbox.watched == 0
     line.close()
@@ -326,28 +335,28 @@ async def test_a_command_that_cannot_be_started(
 
 @pytest.mark.parametrize("has_input", [True, False])
 @pytest.mark.parametrize(("call", "count"), [step for step in STEPS if step[0] != "os.open"])
-async def test_a_child_that_cannot_be_started(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, call: str, count: int, has_input: bool
+async def test_failed_child_start_releases_resources(
+    fixture: GuardFixture, monkeypatch: pytest.MonkeyPatch, call: str, count: int, has_input: bool
 ) -> None:
     module, _, name = call.partition(".")
     if call != "subprocess.Popen":
-        ground.guard.ensure_started()
+        fixture.guard.ensure_started()
     before = descriptors()
     owner = {"os": os, "socket": guards.socket, "subprocess": guards.subprocess}[module]  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failing(getattr(owner, name), count))
         with pytest.raises(OSError, match="Too many open files"):
-            await GuardedSpawn(ground.guard)(["x"], "/", {}, has_input=has_input)
-    assert (descriptors(), ground.guard._trees) == (before, set())
+            await GuardedSpawn(fixture.guard)(["x"], "/", {}, has_input=has_input)
+    assert (descriptors(), fixture.guard._trees) == (before, set())
 
 
 @pytest.mark.parametrize(
     ("call", "count"), [("connect_read_pipe", 0), ("connect_read_pipe", 1), ("connect_write_pipe", 0)]
 )
 async def test_a_child_whose_pipes_cannot_be_connected_is_stopped(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, call: str, count: int
+    fixture: GuardFixture, monkeypatch: pytest.MonkeyPatch, call: str, count: int
 ) -> None:
-    ground.guard.ensure_started()
+    fixture.guard.ensure_started()
     before = descriptors()
     loop, real, left = asyncio.get_running_loop(), getattr(asyncio.get_running_loop(), call), [count]
 
@@ -359,44 +368,44 @@ async def test_a_child_whose_pipes_cannot_be_connected_is_stopped(
 
     monkeypatch.setattr(loop, call, connect)
     with pytest.raises(OSError, match="Too many open files"):
-        await GuardedSpawn(ground.guard)(["x"], "/", {}, has_input=True)
-    _, line = ground.started[0].asked()
-    assert line.orders() == [{"stop": 0}]
-    line.tell(gone=True, left=[], is_lost=False)
+        await GuardedSpawn(fixture.guard)(["x"], "/", {}, has_input=True)
+    _, line = fixture.started[0].next_request()
+    assert line.received_orders() == [{"stop": 0}]
+    line.send(gone=True, left=[], is_lost=False)
     line.close()
     await until(lambda: descriptors() == before)
 
 
-# Jobs, as their keepers tell of them
+# Jobs, as reported by their supervisors
 
 
 class Harness:
-    def __init__(self, ground: Ground, folder: Path, limits: JobLimits) -> None:
+    def __init__(self, fixture: GuardFixture, folder: Path, limits: JobLimits) -> None:
         self.now, self.busy = 1_000, list[bool]()
-        self.ground, self.folder = ground, folder
+        self.fixture, self.folder = fixture, folder
         self.jobs = Jobs(lambda: self.now, limits=limits, on_busy=self.busy.append)
 
-    def start(self, run: str = "r1", session: str = "s1", command: str = "x") -> tuple[Job, Line]:
-        running, line = self.ground.job(self.folder)
+    def start(self, run: str = "r1", session: str = "s1", command: str = "x") -> tuple[Job, SupervisorConnection]:
+        running, line = self.fixture.job(self.folder)
         info = JobInfo("", SessionId(session), RunId(run), command, "", "/", self.now)
         return self.jobs.add(info, running), line
 
-    async def end(self, job: Job, line: Line, **more: object) -> None:
-        line.tell(code=0)
-        line.tell(**{"gone": False, "left": [], "is_lost": False, **more})
+    async def end(self, job: Job, line: SupervisorConnection, **more: object) -> None:
+        line.send(code=0)
+        line.send(**{"gone": False, "left": [], "is_lost": False, **more})
         await job.running.wait()
         line.close()
 
 
 @pytest.fixture
-def harness(ground: Ground, tmp_path: Path) -> Harness:
-    return Harness(ground, tmp_path, JobLimits(max_jobs=2, kept_ms=100, grace=7.0, brief_grace=0.5))
+def harness(fixture: GuardFixture, tmp_path: Path) -> Harness:
+    return Harness(fixture, tmp_path, JobLimits(max_jobs=2, kept_ms=100, grace=7.0, brief_grace=0.5))
 
 
-async def test_a_job_is_kept_and_stopped_with_the_grace_of_its_end(harness: Harness) -> None:
-    """A person's stop is patient, that of a run or a session is not; at the end there is a limit."""
+async def test_grace_of_job_depends_on_stop(harness: Harness) -> None:
+    """A stop by a user has a long grace, that of a run or a session a short one; at shutdown there is a limit."""
     job, line = harness.start()
-    assert line.orders() == [{"linger": None}]
+    assert line.received_orders() == [{"linger": None}]
     for act, grace in (
         (lambda: harness.jobs.kill(job.info.id), 7.0),
         (lambda: harness.jobs.end_run(RunId("r1")), 0.5),
@@ -406,14 +415,14 @@ async def test_a_job_is_kept_and_stopped_with_the_grace_of_its_end(harness: Harn
         waiting = start(act())
         await until(waiting.get_coro)
         await asyncio.sleep(0)
-        assert line.orders() == [{"stop": grace}]
+        assert line.received_orders() == [{"stop": grace}]
         waiting.cancel()
     assert (job.info.state, job.was_killed) == ("running", True)
     await harness.end(job, line)
     assert job.info.state == "killed"
 
 
-async def test_room_for_jobs(harness: Harness) -> None:
+async def test_job_limits(harness: Harness) -> None:
     first = harness.start()
     second = harness.start()
     with pytest.raises(TooManyJobs, match="They are: 001, 002"):
@@ -425,7 +434,7 @@ async def test_room_for_jobs(harness: Harness) -> None:
     for job in (second, third):
         await harness.end(*job)
     assert harness.busy == [True, False]
-    # As many finished ones are kept as may run, the newest.
+    # As many finished jobs are kept as may run, the newest.
     await harness.end(*harness.start())
     assert [info.id for info in harness.jobs.list()] == ["003", "004"]
     harness.now += 99
@@ -439,11 +448,11 @@ async def test_room_for_jobs(harness: Harness) -> None:
 
 
 async def test_faults_of_runs_are_remembered(harness: Harness) -> None:
-    """Whoever killed a supervisor: its run does not end as completed. Few are remembered, and not for ever."""
+    """A run that killed a supervisor does not end as completed. A bounded number is remembered for a bounded time."""
     job, line = harness.start("r1", command="kill   it\n" + "x" * 300)
     assert harness.jobs.fault_of(RunId("r1")) == ""
-    line.tell(starting=True)
-    line.tell(gone=True, left=[], is_lost=True)
+    line.send(starting=True)
+    line.send(gone=True, left=[], is_lost=True)
     await job.running.wait()
     line.close()
     fault = harness.jobs.fault_of(RunId("r1"))
@@ -461,14 +470,12 @@ async def test_faults_of_runs_are_remembered(harness: Harness) -> None:
 # Other descriptors
 
 
-async def test_a_listing_that_is_cancelled_closes_its_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_listing_closes_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "project"
     root.mkdir()
-    desk = await Desk(root).open()
+    runner = await ToolRunner(root).open()
     reached, go = threading.Event(), threading.Event()
-    real = open_files.open_directory
+    real = safe_open.open_directory
 
     def held(path: str) -> int:
         handle = real(path)
@@ -476,18 +483,18 @@ async def test_a_listing_that_is_cancelled_closes_its_directory(
         go.wait(30)
         return handle
 
-    await desk.does("ls")
+    await runner.call_ok("ls")
     before = descriptors()
     monkeypatch.setattr(ls, "open_directory", held)
-    await desk.begin(("ls", {}))
+    await runner.start(("ls", {}))
     assert await asyncio.to_thread(reached.wait, 30)
-    await desk.harness.cancel()
-    await desk.harness.quiet()
+    await runner.harness.cancel()
+    await runner.harness.quiet()
     go.set()
     await until(lambda: descriptors() == before)
 
 
-def test_a_directory_in_place_of_a_file_is_closed(tmp_path: Path) -> None:
+def test_directory_in_place_of_file_is_closed(tmp_path: Path) -> None:
     """An ignore file, a file of git, a match of a search."""
     for name in (".gitignore", "repository/.git/hooks", "found"):
         (tmp_path / name).mkdir(parents=True)
@@ -501,7 +508,7 @@ def test_a_directory_in_place_of_a_file_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_was_made_unreadable_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searched for git directories although its mode says no; the mode is as it was, also if that fails."""
+    """Searched for git directories although its mode forbids it; the mode is restored, also after a failure."""
     folder = tmp_path / "closed"
     (folder / ".git").mkdir(parents=True)
     folder.chmod(0o711)

@@ -1,4 +1,4 @@
-"""The sandbox, with real commands in real directories: by every mechanism this machine has."""
+"""The sandbox with real commands in real directories, for every available mechanism."""
 
 import shutil
 import socket
@@ -22,7 +22,7 @@ from workspace.commands import run_line
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A workspace with a repository, and something beside it."""
+    """A workspace with a repository, and a directory beside it."""
     root = tmp_path / "repo/project"
     (root / ".git/hooks").mkdir(parents=True)
     (root / ".git/HEAD").write_text("ref: refs/heads/main\n")
@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "server").mkdir()
     (tmp_path / "server/token").write_text("secret")
     (tmp_path / "home").mkdir()
-    # The repository above a workspace can be read.
+    # The repository above a workspace is readable.
     (tmp_path / "repo/.git").mkdir()
     (tmp_path / "repo/beside.txt").write_text("beside")
     return root
@@ -44,12 +44,12 @@ def policy_of(workspace: Path, beside: Path) -> SandboxPolicy:
     return SandboxPolicy(str(workspace), str(scratch), hidden=hidden, home_directory=str(beside / "home"))
 
 
-Shut = Callable[..., AbstractAsyncContextManager[Processes]]
+SandboxRunner = Callable[..., AbstractAsyncContextManager[Processes]]
 
 
 @pytest.fixture(params=MECHANISMS)
-def shut_in(request: pytest.FixtureRequest, place: Path) -> Shut:
-    """Commands in a sandbox of this mechanism."""
+def run_sandboxed(request: pytest.FixtureRequest, place: Path) -> SandboxRunner:
+    """Run commands in a sandbox of this mechanism."""
 
     @asynccontextmanager
     async def make(
@@ -75,11 +75,11 @@ def shut_in(request: pytest.FixtureRequest, place: Path) -> Shut:
     return make
 
 
-async def test_the_workspace_can_be_written(shut_in: Shut, place: Path) -> None:
+async def test_the_workspace_can_be_written(run_sandboxed: SandboxRunner, place: Path) -> None:
     line = (
         "echo new > new.txt && mkdir -p a/b && echo deep > a/b/c && mv a d && rm d/b/c && pwd && echo ok > .git/index"
     )
-    async with shut_in() as processes:
+    async with run_sandboxed() as processes:
         stdout, stderr, end = await run_line(processes, line, place)
     assert (stdout, stderr, end.code) == (f"{place}\n", "", 0)
     assert (place / "new.txt").read_text() == "new\n"
@@ -87,35 +87,35 @@ async def test_the_workspace_can_be_written(shut_in: Shut, place: Path) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-async def test_no_attempt_gets_out(tmp_path: Path, part: str) -> None:
+async def test_no_escape_attempt_succeeds(tmp_path: Path, part: str) -> None:
     """Every attempt of the list, as the user that runs the tests. `scripts/long` tries all other combinations."""
     assert await find_escapes(tmp_path, Case(MECHANISMS[-1]), [part]) == []
 
 
-def test_no_attempt_gets_out_of_a_linked_work_tree() -> None:
-    """As an ordinary user where the tests run as root: then the directory has to be one that the user can reach."""
+def test_no_escape_attempt_succeeds_from_linked_work_tree() -> None:
+    """As an ordinary user if the tests run as root; the directory must then be accessible to that user."""
     with scratch_directory() as folder:
         assert find_escapes_as_user(folder, Case(MECHANISMS[0], network=False, place="linked")) == []
 
 
-async def test_it_is_the_same_where_commands_are_no_namespaces(shut_in: Shut, place: Path) -> None:
-    async with shut_in(containment="tree") as processes:
+async def test_sandbox_without_process_namespace(run_sandboxed: SandboxRunner, place: Path) -> None:
+    async with run_sandboxed(containment="tree") as processes:
         stdout, _, end = await run_line(processes, "echo in > in; cat in; echo x > .git/hooks/x", place)
         await (await start_shape(processes, "respawner")).stop(0.05)
     assert (stdout, end.code) == ("in\n", 1)
 
 
-async def test_the_rest_can_be_read_but_not_what_is_hidden(shut_in: Shut, place: Path) -> None:
-    async with shut_in() as processes:
+async def test_other_files_are_readable_except_hidden_ones(run_sandboxed: SandboxRunner, place: Path) -> None:
+    async with run_sandboxed() as processes:
         stdout, _, end = await run_line(processes, "cat ../beside.txt; cat ../../server/token", place)
     assert stdout == "beside"
     assert end.code != 0
 
 
-async def test_tmp_and_the_home_directory_are_private(shut_in: Shut, place: Path) -> None:
-    """Both can be written; temporary files are there for the next command too."""
+async def test_tmp_and_the_home_directory_are_private(run_sandboxed: SandboxRunner, place: Path) -> None:
+    """Both are writable; temporary files are kept for the next command."""
     home = place.parents[1] / "home"
-    async with shut_in() as processes:
+    async with run_sandboxed() as processes:
         first = f"echo t > /tmp/t && echo $TMPDIR && echo h > {home}/h && cat {home}/h && echo x > ../../server/y"
         stdout, stderr, end = await run_line(processes, first, place)
         assert (stdout, end.code) == ("/tmp\nh\n", 1)
@@ -126,24 +126,24 @@ async def test_tmp_and_the_home_directory_are_private(shut_in: Shut, place: Path
     assert not (place.parents[1] / "server/y").exists()
 
 
-async def test_the_network_can_be_taken_away(shut_in: Shut, place: Path) -> None:
+async def test_network_can_be_disabled(run_sandboxed: SandboxRunner, place: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         line = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo connected"
-        async with shut_in() as processes:
+        async with run_sandboxed() as processes:
             assert (await run_line(processes, line, place))[0] == "connected\n"
-        async with shut_in(network=False) as processes:
+        async with run_sandboxed(network=False) as processes:
             stdout, _, end = await run_line(processes, line, place)
             assert (stdout, end.code != 0) == ("", True)
 
 
-async def test_a_sandboxed_tree_is_gone_after_a_cancel(shut_in: Shut, place: Path) -> None:
-    async with shut_in() as processes:
+async def test_a_sandboxed_tree_is_gone_after_a_cancel(run_sandboxed: SandboxRunner, place: Path) -> None:
+    async with run_sandboxed() as processes:
         for shape in ("respawner", "deaf to all", "user of a PTY"):
             await (await start_shape(processes, shape)).stop(0.05)
 
 
-async def test_it_says_what_is_in_force(shut_in: Shut, place: Path) -> None:
-    async with shut_in(network=False) as processes:
+async def test_active_restrictions_are_reported(run_sandboxed: SandboxRunner, place: Path) -> None:
+    async with run_sandboxed(network=False) as processes:
         assert isinstance(processes.sandbox, Sandbox)
         state = processes.sandbox.describe()
     assert state.mode == "workspace"
@@ -155,7 +155,7 @@ async def test_it_says_what_is_in_force(shut_in: Shut, place: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "why"), [(0, "no Landlock"), (2, "too old a Landlock"), (3, "Landlock alone")])
-def test_what_cannot_be_kept_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, version: int, why: str) -> None:
+def test_unenforceable_policy_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch, version: int, why: str) -> None:
     monkeypatch.setattr("holdfast.workspace.sandbox.sandbox.landlock_version", lambda: version)
     policy = SandboxPolicy(str(place), str(place.parents[1] / "scratch"))
     with pytest.raises(SandboxImpossible, match=rf"{why}.*Install it"):
@@ -163,7 +163,7 @@ def test_what_cannot_be_kept_is_refused(place: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", [".", "..", "../..", ".ssh", ".ssh/x", "../server", "../server/w1", ".config"])
-def test_a_workspace_among_the_users_own_files_is_refused(place: Path, name: str) -> None:
+def test_workspace_in_private_directory_is_refused(place: Path, name: str) -> None:
     home = place.parents[1] / "home"
     path = (home / name).resolve()
     path.mkdir(parents=True, exist_ok=True)
@@ -192,8 +192,8 @@ def test_gaps_of_a_kernel_are_named(place: Path, monkeypatch: pytest.MonkeyPatch
     assert "Abstract" not in " ".join(closed.describe().gaps)
 
 
-async def test_exceptions_of_the_home_directory(shut_in: Shut, place: Path) -> None:
-    """Toolchains without their credentials, a name for git, and the caches that the settings name."""
+async def test_exceptions_of_the_home_directory(run_sandboxed: SandboxRunner, place: Path) -> None:
+    """Toolchains without their credentials, a name for git, and the configured caches."""
     home = place.parents[1] / "home"
     for name in (".cargo/bin", ".cache/pip", ".ssh", ".bun", "caches"):
         (home / name).mkdir(parents=True)
@@ -203,7 +203,7 @@ async def test_exceptions_of_the_home_directory(shut_in: Shut, place: Path) -> N
     (home / ".ssh/id").write_text("SECRET")
     (home / ".gitconfig").write_text("[user]\nname = Ann\n[alias]\nx = y\n")
     (home / "link").symlink_to(".ssh")
-    async with shut_in(
+    async with run_sandboxed(
         home=(".cache/pip", "~/caches", ".ssh", ".ssh/id", "link", "..", "."), readable=(".bun",)
     ) as processes:
         line = (
@@ -224,7 +224,7 @@ async def test_exceptions_of_the_home_directory(shut_in: Shut, place: Path) -> N
 # Repositories
 
 
-def test_hooks_are_protected_before_there_are_any(place: Path) -> None:
+def test_hooks_are_protected_before_they_exist(place: Path) -> None:
     (place / ".git/hooks").rmdir()
     sandbox = Sandbox(policy_of(place, place.parents[1]), has_namespaces=True, bubblewrap="/bin/true")
     assert str(place / ".git/hooks") in sandbox.describe().protected
@@ -244,8 +244,8 @@ def linked(place: Path) -> Path:
     return place.parents[1] / "linked"
 
 
-async def test_a_linked_work_tree_can_add_and_commit(shut_in: Shut, linked: Path) -> None:
-    """Its own git directory and the objects, references and logs of the shared one can be written, nothing else."""
+async def test_a_linked_work_tree_can_add_and_commit(run_sandboxed: SandboxRunner, linked: Path) -> None:
+    """Its own git directory and the objects, references and logs of the shared one are writable, nothing else."""
     common = linked.parent / "home/main/.git"
     own = common / "worktrees/linked"
     name = "-c user.name=T -c user.email=t@example.com"
@@ -256,7 +256,7 @@ async def test_a_linked_work_tree_can_add_and_commit(shut_in: Shut, linked: Path
     before = {
         path: path.read_bytes() for path in (common / "config", common / "HEAD", own / "commondir", own / "gitdir")
     }
-    async with shut_in(workspace=linked) as processes:
+    async with run_sandboxed(workspace=linked) as processes:
         stdout, stderr, _ = await run_line(processes, "\n".join(lines), linked)
     assert stdout == "second\n", stderr
     assert {path: path.read_bytes() for path in before} == before

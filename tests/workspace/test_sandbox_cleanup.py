@@ -1,4 +1,4 @@
-"""What a sandboxed command makes that would be obeyed outside: with real commands, by every mechanism there is."""
+"""Files created by sandboxed commands that would have effects outside: real commands, every available mechanism."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from trials.sandbox_escapes import MECHANISMS, git
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A workspace with nothing in it."""
+    """An empty workspace."""
     root = tmp_path / "project"
     root.mkdir()
     return root
@@ -32,8 +32,8 @@ def mechanism(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def done(line: str, place: Path, mechanism: str, sandbox: Sandbox | None = None) -> tuple[str, str]:
-    """Run a line in the sandbox; what it said, and what the sandbox says about it."""
+async def run_in_sandbox(line: str, place: Path, mechanism: str, sandbox: Sandbox | None = None) -> tuple[str, str]:
+    """Run a line in the sandbox. Returns its output and the remark of the sandbox."""
     guard = Guard()
     await guard.ready()
     try:
@@ -52,12 +52,12 @@ def sandbox_of(place: Path, mechanism: str, guard: Guard) -> Sandbox:
     return Sandbox(policy, has_namespaces=guard.has_namespaces, bubblewrap=bubblewrap)
 
 
-def kept(place: Path) -> list[str]:
+def quarantined(place: Path) -> list[str]:
     folder = place.parent / "server/scratch-kept"
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 
-def test_all_that_is_obeyed_is_on_the_list() -> None:
+def test_list_covers_all_effective_files() -> None:
     names = [name for name, _ in PROJECT_FILES]
     names += [
         *search_paths._PROJECT_SKILLS,
@@ -94,45 +94,49 @@ def test_all_that_is_obeyed_is_on_the_list() -> None:
         ("mkdir x && touch x/HEAD && echo / > x/commondir", "x"),
     ],
 )
-async def test_what_is_made_is_taken_away_and_said(place: Path, mechanism: str, line: str, name: str) -> None:
-    said, remark = await done(line, place, mechanism)
+async def test_created_files_are_moved_and_reported(place: Path, mechanism: str, line: str, name: str) -> None:
+    said, remark = await run_in_sandbox(line, place, mechanism)
     assert said == ""
     assert Path(name).name not in os.listdir((place / name).parent)
-    assert kept(place) == [f"1-{Path(name).name}"]
+    assert quarantined(place) == [f"1-{Path(name).name}"]
     assert f"{as_one_line(name)} (now {place.parent}/server/scratch-kept/1-{Path(name).name})" in remark
 
 
-async def test_a_file_does_not_become_the_head_of_a_repository(place: Path, mechanism: str) -> None:
+async def test_file_cannot_become_head_of_repository(place: Path, mechanism: str) -> None:
     (place / "HEAD").write_text("ref: refs/heads/main\n")
-    said, remark = await done("echo x > a", place, mechanism)
+    said, remark = await run_in_sandbox("echo x > a", place, mechanism)
     assert (said, remark) == ("", "")
-    _, remark = await done("mkdir objects refs && printf '[core]\\nfsmonitor=./evil' > config", place, mechanism)
+    _, remark = await run_in_sandbox(
+        "mkdir objects refs && printf '[core]\\nfsmonitor=./evil' > config", place, mechanism
+    )
     assert "HEAD (now" in remark
     assert not (place / "HEAD").exists()
 
 
-async def test_everything_else_stays(place: Path, mechanism: str) -> None:
-    said, remark = await done("echo a > a && mkdir -p deep/.claude && echo x > deep/holdfast.toml", place, mechanism)
-    assert (said, remark, kept(place)) == ("", "", [])
+async def test_other_files_stay(place: Path, mechanism: str) -> None:
+    said, remark = await run_in_sandbox(
+        "echo a > a && mkdir -p deep/.claude && echo x > deep/holdfast.toml", place, mechanism
+    )
+    assert (said, remark, quarantined(place)) == ("", "", [])
     assert (place / "deep/.claude").is_dir()
 
 
-async def test_a_repository_can_be_made_and_used_and_is_protected_from_then_on(place: Path, mechanism: str) -> None:
+async def test_created_repository_is_usable_and_protected(place: Path, mechanism: str) -> None:
     name = "-c user.name=T -c user.email=t@example.com"
     line = f"git init -q . && touch a && git add a && git {name} commit -qm one && git log --format=%s"
-    assert await done(line, place, mechanism) == ("one\n", "")
+    assert await run_in_sandbox(line, place, mechanism) == ("one\n", "")
     assert (place / ".git/hooks").is_dir()
-    said, _ = await done(
+    said, _ = await run_in_sandbox(
         "echo x > .git/hooks/pre-commit; git config core.fsmonitor ./evil; ls .git/hooks", place, mechanism
     )
     assert "pre-commit\n" not in said.replace("pre-commit.sample", "")
     assert "evil" not in (place / ".git/config").read_text()
-    _, remark = await done("echo ../e > .git/commondir", place, mechanism)
+    _, remark = await run_in_sandbox("echo ../e > .git/commondir", place, mechanism)
     assert ".git/commondir (now" in remark, remark
     assert not (place / ".git/commondir").exists()
 
 
-async def test_repositories_below_the_top_can_be_made_and_removed(place: Path, mechanism: str) -> None:
+async def test_nested_repositories_can_be_created_and_removed(place: Path, mechanism: str) -> None:
     git("init", cwd=place)
     commit = "git -c user.name=T -c user.email=t@example.com commit -q --allow-empty -m x"
     line = (
@@ -143,21 +147,23 @@ async def test_repositories_below_the_top_can_be_made_and_removed(place: Path, m
     await guard.ready()
     try:
         sandbox = sandbox_of(place, mechanism, guard)
-        assert await done(line, place, mechanism, sandbox) == ("bare.git\ncopy\nsub\ntree\n", "")
-        said, remark = await done("git -C copy config alias.x '!y'; rm -rf sub tree; ls", place, mechanism, sandbox)
+        assert await run_in_sandbox(line, place, mechanism, sandbox) == ("bare.git\ncopy\nsub\ntree\n", "")
+        said, remark = await run_in_sandbox(
+            "git -C copy config alias.x '!y'; rm -rf sub tree; ls", place, mechanism, sandbox
+        )
         assert said == "bare.git\ncopy\n"
         assert "copy/.git/config (now" in remark
         assert "alias" not in (place / "copy/.git/config").read_text()
-        # The next server knows what commands have made: it can still be removed.
-        assert (await done("rm -rf copy; ls", place, mechanism))[0] == "bare.git\n"
+        # The next server knows the files created by commands: they can still be removed.
+        assert (await run_in_sandbox("rm -rf copy; ls", place, mechanism))[0] == "bare.git\n"
     finally:
         await guard.close()
 
 
-async def test_a_link_is_put_back(place: Path, mechanism: str) -> None:
+async def test_symlink_is_restored(place: Path, mechanism: str) -> None:
     (place.parent / "settings.json").write_text("{}")
     os.symlink("../settings.json", place / ".crush.json")
-    _, remark = await done("rm .crush.json && echo x > .crush.json", place, mechanism)
+    _, remark = await run_in_sandbox("rm .crush.json && echo x > .crush.json", place, mechanism)
     assert ".crush.json (now" in remark
     assert os.readlink(place / ".crush.json") == "../settings.json"
     assert (place / ".crush.json").read_text() == "{}"
@@ -171,16 +177,18 @@ async def test_submodules_and_the_file_of_a_worktree_are_protected(place: Path, 
         git("commit", "--allow-empty", "-m", "first", cwd=folder)
     git("-c", "protocol.file.allow=always", "submodule", "add", str(other), "mod", cwd=main)
     before = (main / ".git/modules/mod/config").read_bytes()
-    said, _ = await done("git -C mod config core.fsmonitor ./evil; echo x > .git/modules/mod/hooks/x", main, mechanism)
+    said, _ = await run_in_sandbox(
+        "git -C mod config core.fsmonitor ./evil; echo x > .git/modules/mod/hooks/x", main, mechanism
+    )
     assert said.count("Read-only") + said.count("busy") + said.count("denied") >= 2, said
     assert (main / ".git/modules/mod/config").read_bytes() == before
     git("worktree", "add", str(place / "linked"), cwd=main)
-    said, _ = await done("echo 'gitdir: ../e' > .git", place / "linked", mechanism)
+    said, _ = await run_in_sandbox("echo 'gitdir: ../e' > .git", place / "linked", mechanism)
     assert (place / "linked/.git").read_text().startswith(f"gitdir: {main}")
 
 
-async def test_what_was_made_while_the_server_was_killed_is_found_later(place: Path, mechanism: str) -> None:
-    """R9: the next server looks at what a command did whose end nobody saw."""
+async def test_r9_files_created_before_kill_are_found_by_next_server(place: Path, mechanism: str) -> None:
+    """R9: the next server checks the files of a command whose end was not observed."""
     guard = Guard()
     await guard.ready()
     try:
@@ -192,11 +200,11 @@ async def test_what_was_made_while_the_server_was_killed_is_found_later(place: P
         assert ".mcp.json (now" in later.watch()()
     finally:
         await guard.close()
-    assert kept(place) == ["1-.mcp.json"]
+    assert quarantined(place) == ["1-.mcp.json"]
     assert not (place / ".mcp.json").exists()
 
 
-async def test_what_a_job_makes_is_taken_away_when_the_next_command_ends(place: Path, mechanism: str) -> None:
+async def test_files_of_job_are_moved_at_end_of_next_command(place: Path, mechanism: str) -> None:
     guard = Guard()
     await guard.ready()
     try:
@@ -205,7 +213,7 @@ async def test_what_a_job_makes_is_taken_away_when_the_next_command_ends(place: 
         (place / ".mcp.json").write_text("x")
         later = sandbox.watch()
         assert command()
-        assert kept(place) == ["1-.mcp.json"]
+        assert quarantined(place) == ["1-.mcp.json"]
         assert (job(), later()) == ("", "")
     finally:
         await guard.close()
@@ -224,11 +232,11 @@ def repository(place: Path) -> Path:
     return place
 
 
-async def test_a_repository_that_git_goes_into_by_itself_names_no_program(repository: Path, mechanism: str) -> None:
-    """`git status` at the top also runs in every submodule, with the settings that are there."""
+async def test_submodule_configuration_names_no_program(repository: Path, mechanism: str) -> None:
+    """`git status` at the top also runs in every submodule, with its settings."""
     make = f"git init -q sub && (cd sub && {COMMIT} && git config core.fsmonitor ./evil) && git add sub 2>/dev/null"
-    said, remark = await done(make, repository, mechanism)
-    assert (said, kept(repository)) == ("", ["1-.git"])
+    said, remark = await run_in_sandbox(make, repository, mechanism)
+    assert (said, quarantined(repository)) == ("", ["1-.git"])
     assert "sub/.git (now" in remark
     git("status", cwd=repository)
 
@@ -239,16 +247,20 @@ async def test_a_submodule_can_be_added_and_used(repository: Path, mechanism: st
     git("init", cwd=other)
     git("commit", "--allow-empty", "-m", "first", cwd=other)
     add = "git -c protocol.file.allow=always submodule --quiet add ./other mod"
-    said, remark = await done(f"git config --file .git/config x.y z 2>/dev/null; {add}", repository, mechanism)
+    said, remark = await run_in_sandbox(
+        f"git config --file .git/config x.y z 2>/dev/null; {add}", repository, mechanism
+    )
     assert remark == ""
     assert (repository / ".git/modules/mod/config").exists(), said
-    _, remark = await done("git -C mod config core.fsmonitor ./evil; git -C mod status -s", repository, mechanism)
-    assert (remark, kept(repository)) == ("", [])
+    _, remark = await run_in_sandbox(
+        "git -C mod config core.fsmonitor ./evil; git -C mod status -s", repository, mechanism
+    )
+    assert (remark, quarantined(repository)) == ("", [])
     assert "evil" not in (repository / ".git/modules/mod/config").read_text()
 
 
-async def test_a_repository_elsewhere_is_left_alone(repository: Path, mechanism: str) -> None:
-    """Only the file or link that leads to it is moved."""
+async def test_repository_elsewhere_is_unchanged(repository: Path, mechanism: str) -> None:
+    """Only the file or symlink that leads to it is moved."""
     other = repository.parent / "other"
     other.mkdir()
     git("init", cwd=other)
@@ -256,23 +268,23 @@ async def test_a_repository_elsewhere_is_left_alone(repository: Path, mechanism:
     make = (
         f"mkdir sub l && echo 'gitdir: {other}/.git' > sub/.git; ln -s {other}/.git l/.git; ln -s {other} .git/modules"
     )
-    said, remark = await done(make, repository, mechanism)
+    said, remark = await run_in_sandbox(make, repository, mechanism)
     assert said == ""
     assert sorted(name.split()[0] for name in remark.partition("obey it: ")[2].split("), ")) == ["l/.git", "sub/.git"]
     assert "alias" in (other / ".git/config").read_text()
-    assert len(kept(repository)) == 2
+    assert len(quarantined(repository)) == 2
 
 
 async def test_a_repository_of_the_user_keeps_its_settings(repository: Path, mechanism: str) -> None:
-    """Whatever they are: it was there before the command, and the command cannot change them."""
+    """Whatever they are: they existed before the command, which cannot change them."""
     own = repository / "own"
     own.mkdir()
     git("init", cwd=own)
     git("config", "alias.x", "!y", cwd=own)
     (own / ".git/hooks/pre-commit").write_text("x")
     line = "git -C own config alias.z w; echo z > own/.git/hooks/pre-commit; mv own moved && echo x > moved/a"
-    _, remark = await done(line, repository, mechanism)
-    assert (remark, kept(repository)) == ("", [])
+    _, remark = await run_in_sandbox(line, repository, mechanism)
+    assert (remark, quarantined(repository)) == ("", [])
     assert "alias" in (repository / "moved/.git/config").read_text()
     assert "z" not in (repository / "moved/.git/hooks/pre-commit").read_text()
     assert (repository / "moved/a").exists()
@@ -281,10 +293,10 @@ async def test_a_repository_of_the_user_keeps_its_settings(repository: Path, mec
 async def test_hooks_in_the_workspace_are_protected(repository: Path, mechanism: str) -> None:
     """Also before they exist, and for every repository that names them."""
     git("config", "core.hooksPath", "tools/hooks", cwd=repository)
-    _, remark = await done("mkdir -p tools/hooks && echo x > tools/hooks/pre-commit", repository, mechanism)
+    _, remark = await run_in_sandbox("mkdir -p tools/hooks && echo x > tools/hooks/pre-commit", repository, mechanism)
     assert "tools/hooks (now" in remark
     (repository / "tools/hooks").mkdir()
-    said, remark = await done("echo x > tools/hooks/pre-commit; rm -rf tools", repository, mechanism)
+    said, remark = await run_in_sandbox("echo x > tools/hooks/pre-commit; rm -rf tools", repository, mechanism)
     assert said.count("Read-only") + said.count("busy") >= 2, said
     assert remark == ""
     assert not list((repository / "tools/hooks").iterdir())
@@ -293,15 +305,17 @@ async def test_hooks_in_the_workspace_are_protected(repository: Path, mechanism:
 async def test_steps_of_a_rebase_that_run_programs_are_moved(repository: Path, mechanism: str) -> None:
     todo = ".git/rebase-merge/git-rebase-todo"
     make = f"mkdir .git/rebase-merge && echo 'pick 1 x' > {todo}"
-    assert await done(make, repository, mechanism) == ("", "")
-    _, remark = await done(f"echo 'x ./evil' >> {todo}", repository, mechanism)
+    assert await run_in_sandbox(make, repository, mechanism) == ("", "")
+    _, remark = await run_in_sandbox(f"echo 'x ./evil' >> {todo}", repository, mechanism)
     assert f"{todo} (now" in remark
     assert (repository / todo).read_text() == "pick 1 x\n"
 
 
-async def test_changes_of_the_user_meanwhile(repository: Path, mechanism: str) -> None:
-    """Hooks are in a directory that is read-only for commands, so a new one is the user's. A file is different: git
-    replaces it, the kernel removes the mount from the new one, and a command that still runs could have written it.
+async def test_concurrent_changes_of_user(repository: Path, mechanism: str) -> None:
+    """Hooks are in a directory that is read-only for commands, so a new one belongs to the user.
+
+    A file is different: git replaces it, the kernel removes the mount from the new one, and a running command could
+    have written it.
     """
     guard = Guard()
     await guard.ready()
@@ -325,17 +339,17 @@ async def test_changes_of_the_user_meanwhile(repository: Path, mechanism: str) -
 
 
 async def test_a_file_with_a_second_name_is_compared(repository: Path, mechanism: str) -> None:
-    """A write to the other name passes by the mount."""
+    """A write to the other name bypasses the mount."""
     os.link(repository / ".git/config", repository / "k")
-    _, remark = await done("printf '[core]\\nfsmonitor = ./evil\\n' >> k", repository, mechanism)
+    _, remark = await run_in_sandbox("printf '[core]\\nfsmonitor = ./evil\\n' >> k", repository, mechanism)
     assert ".git/config (now" in remark
     assert "evil" not in (repository / ".git/config").read_text()
 
 
-async def test_what_is_moved_can_be_moved_from_anywhere(
+async def test_move_across_file_systems_with_special_files(
     repository: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To another file system, with special files and without permissions in it."""
+    """To another file system, with special files and files without permissions in it."""
     real = os.rename
 
     def rename(*arguments: object, **more: object) -> None:
@@ -348,8 +362,8 @@ async def test_what_is_moved_can_be_moved_from_anywhere(
         "git init -q e && git -C e config core.fsmonitor ./evil && mkfifo e/.git/p && ln -s / e/.git/l &&"
         " echo x > e/.git/f && chmod 0 e/.git/f && mkdir e/.git/d && chmod 0 e/.git/d"
     )
-    said, remark = await done(line, repository, mechanism)
-    assert (said, kept(repository)) == ("", ["1-.git"]), remark
+    said, remark = await run_in_sandbox(line, repository, mechanism)
+    assert (said, quarantined(repository)) == ("", ["1-.git"]), remark
     moved = repository.parent / "server/scratch-kept/1-.git"
     assert "evil" in (moved / "config").read_text()
     assert (moved / "f").exists()
@@ -358,10 +372,10 @@ async def test_what_is_moved_can_be_moved_from_anywhere(
 
 
 async def test_deep_and_unreadable_directories(repository: Path, mechanism: str) -> None:
-    """A directory nested deeper than any program goes is moved; one that cannot be listed is searched all the same."""
+    """A directory nested deeper than any program supports is moved; an unlistable one is searched nevertheless."""
     deep = "d=x; for i in $(seq 220); do d=$d/y; done; mkdir -p $d"
     hide = "mkdir u && git init -q u/r && git -C u/r config core.fsmonitor ./evil && chmod 311 u"
-    said, remark = await done(f"{deep}; {hide}", repository, mechanism)
+    said, remark = await run_in_sandbox(f"{deep}; {hide}", repository, mechanism)
     assert said == ""
     assert "u/r/.git (now" in remark
     assert "y/y (now" in remark
@@ -369,7 +383,7 @@ async def test_deep_and_unreadable_directories(repository: Path, mechanism: str)
     (repository / "u").chmod(0o755)
 
 
-def test_a_second_scan_reads_only_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_scan_reads_only_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         (tmp_path / f"a{number}/b").mkdir(parents=True)
     monkeypatch.setattr("holdfast.workspace.sandbox.git_dir_scan._RECENT", -(10**12))
@@ -389,7 +403,7 @@ def test_a_second_scan_reads_only_what_has_changed(tmp_path: Path, monkeypatch: 
 
 
 def repository_that_names_files(place: Path) -> None:
-    """A repository of the user whose configuration and hooks lead to files of the workspace."""
+    """Create a repository of the user whose configuration and hooks name files of the workspace."""
     (place / "tools/hooks").mkdir(parents=True)
     (place / "linked-hooks").symlink_to("tools")
     for name in ("shared", "nested", "script"):
@@ -406,7 +420,7 @@ def repository_that_names_files(place: Path) -> None:
     (place / ".git/hooks/pre-push").symlink_to("../../script")
 
 
-async def test_what_the_configuration_of_git_names_cannot_be_made_or_changed(place: Path, mechanism: str) -> None:
+async def test_files_named_by_git_configuration_are_protected(place: Path, mechanism: str) -> None:
     repository_that_names_files(place)
     made = (
         "missing", "deeper", "conditional", "tools/hooks/pre-commit", "tree/tools/hooks/pre-commit",
@@ -415,19 +429,19 @@ async def test_what_the_configuration_of_git_names_cannot_be_made_or_changed(pla
     line = "for f in shared nested script; do echo x >> $f; done; mv tools renamed; rm linked-hooks\n"
     line += "".join(f"mkdir -p $(dirname {name}); echo x/y > {name}\n" for name in made[:-1])
     line += f"printf '[options]\\nstrategy = x/y\\n' > {made[-1]}"
-    _, remark = await done(line, place, mechanism)
+    _, remark = await run_in_sandbox(line, place, mechanism)
     assert [(place / name).read_text() for name in ("shared", "script")] == ["", ""]
     assert not [name for name in made if (place / name).exists()], remark
 
 
-async def test_a_rebase_with_a_strategy_of_git_stays(place: Path, mechanism: str) -> None:
+async def test_rebase_with_builtin_strategy_stays(place: Path, mechanism: str) -> None:
     git("init", "-q", cwd=place)
     line = "mkdir -p .git/rebase-merge .git/sequencer; echo ort > .git/rebase-merge/strategy"
     line += "; printf '[options]\\nstrategy = recursive\\nsignoff = true\\n' > .git/sequencer/opts"
-    assert (await done(line, place, mechanism))[1] == ""
+    assert (await run_in_sandbox(line, place, mechanism))[1] == ""
 
 
-def test_a_directory_that_is_exchanged_while_commands_run_is_compared_at_the_last_end(place: Path) -> None:
+def test_directory_exchanged_during_commands_is_compared_at_last_end(place: Path) -> None:
     """Its mounts may be at another place, and a search may miss it."""
     nested, away = place / "nested", place.parent / "away"
     nested.mkdir()

@@ -1,4 +1,4 @@
-"""What the sandbox decides before a command starts: what is opened, mounted, hidden and dropped.
+"""Decisions of the sandbox before a command starts: open, mounted, hidden and dropped paths.
 
 No command runs here; `test_sandbox.py` runs them. Every clause of a decision has a row that only it decides.
 """
@@ -38,7 +38,7 @@ def put(path: Path, text: str = "") -> Path:
 
 
 def bind(path: Path) -> Path:
-    """Leave a socket at a path; its name may be too long for a system call."""
+    """Create a socket at a path; its name may be too long for a system call."""
     path.parent.mkdir(parents=True, exist_ok=True)
     here = os.getcwd()
     os.chdir(path.parent)
@@ -53,7 +53,7 @@ def bind(path: Path) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine below a directory: the places of people and services are there, not in the real one."""
+    """A machine below a directory with the directories of users and services, instead of the real one."""
     base = Path(os.path.realpath(tmp_path)) / "machine"
     for name in ("tmp", "var/tmp", "home", "run", "etc/ssl/private", "services", "proc/sys"):
         (base / name).mkdir(parents=True)
@@ -77,7 +77,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def mounts_of(base: Path, **parts: Any) -> list[tuple[str, str]]:  # noqa: ANN401
-    """The mounts of a plan; sources only where they differ from their place."""
+    """Return the mounts of a plan; sources only where they differ from their target."""
     (base / "work").mkdir(exist_ok=True)
     plan = msgspec.structs.replace(ViewPlan(str(base / "work"), str(base / "scratch")), **parts)
     found = []
@@ -93,7 +93,7 @@ ALWAYS_LAST = [("mask", "etc/shadow"), ("tmpfs", "etc/ssl/private"), ("tmpfs", "
 SEALS = [("seal", "home"), ("seal", "run"), ("seal", "etc/ssl/private"), ("seal", "services")]
 
 
-def test_the_least_view(machine: Path) -> None:
+def test_minimal_view(machine: Path) -> None:
     assert mounts_of(machine) == [
         *ALWAYS_FIRST,
         ("tmpfs", "home"),
@@ -105,7 +105,7 @@ def test_the_least_view(machine: Path) -> None:
     ]
 
 
-def test_the_order_of_a_whole_view(machine: Path) -> None:
+def test_mount_order_of_full_view(machine: Path) -> None:
     base = str(machine)
     for name in ("home/me", "repository", "hidden", "work/.git"):
         (machine / name).mkdir(parents=True)
@@ -152,8 +152,8 @@ def test_the_order_of_a_whole_view(machine: Path) -> None:
     ]
 
 
-def test_what_is_hidden_is_there_and_visible(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a link, not what is covered anyway; a directory only if it can be entered."""
+def test_only_existing_visible_paths_are_hidden(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a symlink nor a covered path; a directory only if it can be entered."""
     base = str(machine)
     os.symlink("etc", machine / "link")
     put(machine / "run/covered")
@@ -170,12 +170,12 @@ def test_what_is_hidden_is_there_and_visible(machine: Path, monkeypatch: pytest.
     ]  # fmt: skip
 
 
-def test_the_kernel_is_frozen_for_root_only(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_files_are_read_only_for_root(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     assert [item for item in mounts_of(machine) if item[0] == "freeze"] == []
 
 
-def test_a_home_that_is_a_private_place_itself_can_be_written(machine: Path) -> None:
+def test_home_equal_to_private_directory_is_writable(machine: Path) -> None:
     """As /root is: it is empty, but not sealed."""
     found = mounts_of(machine, homes=(f"{machine}/run",))
     assert ("seal", "run") not in found
@@ -213,7 +213,7 @@ def test_sockets_that_are_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )), "0: 2 0 0 1 1 5"]  # fmt: skip
     listing = put(tmp_path / "unix", "\n".join(lines) + "\n")
     monkeypatch.setattr(mount_view, "_SOCKETS", str(listing))
-    # Two names are two lines; what they lead to is what counts.
+    # Two names are two lines; their target counts.
     assert list(bound_sockets()) == [f"{base}/real/s"] * 2
     listing.unlink()
     assert list(bound_sockets()) == []
@@ -243,7 +243,7 @@ def check_private(home: Home) -> None:
     assert not is_private(str(home.path), ())
 
 
-def test_what_of_a_home_directory_is_never_opened(tmp_path: Path) -> None:
+def test_never_opened_home_paths(tmp_path: Path) -> None:
     home = Home(tmp_path)
     check_private(home)
     assert_every_clause_decides(is_private, lambda: check_private(home))
@@ -295,7 +295,7 @@ def test_credentials_in_what_is_opened_are_hidden(tmp_path: Path, monkeypatch: p
     assert set(credentials_below(str(home), str(home / "opened"))) == set(map(str, (*named, home / ".cargo/config")))
 
 
-def test_a_git_configuration_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_git_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     home = tmp_path / "home"
     target = tmp_path / "data/gitconfig"
@@ -312,12 +312,12 @@ def test_a_git_configuration_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert target.read_text() == "[user]\n\tname = Other\n"
 
 
-# What is opened
+# Opened paths
 
 
 @pytest.fixture
 def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory with a project, beside a server; the real machine is not looked at."""
+    """A home directory with a project, and a server; the real machine is not read."""
     base = Path(os.path.realpath(tmp_path))
     for name in ("home/project", "server/data", "work"):
         (base / name).mkdir(parents=True)
@@ -338,7 +338,7 @@ def make(base: Path, workspace: str = "work", bubblewrap: str | None = "/bin/tru
     return Sandbox(policy(base, workspace, **more), has_namespaces=True, bubblewrap=bubblewrap)
 
 
-def test_workspaces_that_cannot_be_kept_apart(ground: Path) -> None:
+def test_inseparable_workspaces_are_refused(ground: Path) -> None:
     for name in ("home/.ssh/x", "home/.config/holdfast", "server/data/below"):
         (ground / name).mkdir(parents=True)
     for name in ("work", "home/project"):
@@ -382,7 +382,7 @@ def test_exceptions_of_the_home_directory(ground: Path) -> None:
         "to server", "to keys", "to usr", "socket", ".", "../work", ".ssh",
     ]  # fmt: skip
     launch, _ = made.confine(Launch(("true",), str(ground / "work"), {}))
-    # A link in the home directory shows what it leads to.
+    # A symlink in the home directory exposes its target.
     assert " ".join(["--bind", str(home / "elsewhere"), str(home / "linked")]) in " ".join(launch.argv)
 
 
@@ -423,7 +423,7 @@ def test_the_git_directory_of_a_linked_work_tree(ground: Path) -> None:
         str(tree / ".git"),
         *(str(own / name) for name in ("config.worktree", "commondir", "gitdir")),
     }
-    # In a hidden directory, or in one of the system, it stays closed.
+    # In a hidden directory or a system directory it stays closed.
     for name in ("server/data/scratch-git.json", "server/data/scratch-kept.json"):
         (ground / name).unlink(missing_ok=True)
     closed = make(ground, hidden=(str(ground / "server"), str(common / "objects"))).describe()
@@ -433,7 +433,7 @@ def test_the_git_directory_of_a_linked_work_tree(ground: Path) -> None:
 # One command
 
 
-def test_what_a_command_gets(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_of_command(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = {name: "x" for name in (*sandbox._DROPPED, "PATH", "TMPDIR", "HOME")}
     launch = Launch(("run", "it"), str(ground / "work"), env, 0.5, is_real=True, owner="s1")
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
@@ -456,7 +456,7 @@ def test_what_a_command_gets(ground: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert words[begin + 2 : begin + 16] == [word for name in kept for word in ("--cap-add", f"CAP_{name}")]
 
 
-def test_what_a_command_gets_without_bubblewrap(ground: Path) -> None:
+def test_launch_of_command_without_bubblewrap(ground: Path) -> None:
     for network in (True, False):
         launch, bounds = make(ground, bubblewrap=None, network=network).confine(Launch(("run",), "/", {}))
         assert launch.argv == ("run",)
@@ -475,7 +475,7 @@ def test_what_a_command_gets_without_bubblewrap(ground: Path) -> None:
 
 
 def test_a_program_with_set_uid_gets_no_filter(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be without effect after privileges are given up. Root does not need the bit."""
+    """It would have no effect after privileges are dropped. Root does not need the bit."""
     program = put(ground / "bwrap")
     program.chmod(0o4755)
     rows = {(1_000, 0o4755): False, (0, 0o4755): True, (1_000, 0o755): True}
@@ -487,7 +487,7 @@ def test_a_program_with_set_uid_gets_no_filter(ground: Path, monkeypatch: pytest
         assert bool([gap for gap in made.describe().gaps if "keyrings" in gap]) is not restricted
 
 
-def test_what_is_protected_in_the_workspace(ground: Path) -> None:
+def test_protected_workspace_paths(ground: Path) -> None:
     work = ground / "work"
     names = ("holdfast.toml", ".claude/settings.json", ".hg/hgrc", "deep/holdfast.toml", ".git/config", ".git/HEAD")
     for name in names:
@@ -509,7 +509,7 @@ def test_what_is_protected_in_the_workspace(ground: Path) -> None:
     words = " ".join(launch.argv)
     pinned = words.index(f"--bind {work}/.git {work}/.git")
     assert words.index(f"--bind {work} {work}") < pinned < words.index(f"--ro-bind {work}/.git/config")
-    # One that the server could not mount any more is compared afterwards, except for the repository itself.
+    # A path that the server can no longer mount is compared afterwards, except for the repository itself.
     for number in range(sandbox._MAX_MOUNTED):
         put(work / f"a{number:03}/.git/config")
         put(work / f"a{number:03}/.git/HEAD")
@@ -538,7 +538,7 @@ def test_sockets_and_credentials_are_hidden(ground: Path, monkeypatch: pytest.Mo
     assert str(ground / "other/s") not in launch.argv
 
 
-def test_what_a_machine_cannot_close_is_named(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_of_machine_are_reported(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def named(word: str, **more: Any) -> bool:  # noqa: ANN401
         return any(word in gap for gap in make(ground, **more).describe().gaps)
 
@@ -563,7 +563,7 @@ def test_what_a_machine_cannot_close_is_named(ground: Path, monkeypatch: pytest.
         (None, 0, True, "no Landlock"),
     ],
 )
-def test_where_there_can_be_no_sandbox(
+def test_unsupported_machines(
     monkeypatch: pytest.MonkeyPatch, bubblewrap: str | None, version: int, namespaces: bool, why: str
 ) -> None:
     monkeypatch.setattr(sandbox, "landlock_version", lambda: version)
@@ -577,7 +577,7 @@ def test_a_sandbox_that_cannot_be_prepared_is_refused(ground: Path) -> None:
         make(ground)
 
 
-def test_what_is_replaced_while_the_sandbox_is_built_is_no_crash(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_replaced_during_build_does_not_raise(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(ground)
 
     def replaced(_: object) -> None:
@@ -588,7 +588,7 @@ def test_what_is_replaced_while_the_sandbox_is_built_is_no_crash(ground: Path, m
         made.confine(Launch(("run",), "/", {}))
 
 
-def test_directories_where_servers_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     own = f"/tmp/holdfast-{os.getuid()}"
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
     assert sandbox._runtime_directories() == ("/run/user/7", "/run/user", own)

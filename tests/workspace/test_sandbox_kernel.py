@@ -1,6 +1,6 @@
-"""What a sandboxed command asks of the kernel before it starts: privileges, Landlock, the system-call filter.
+"""Kernel calls of a sandboxed command before it starts: privileges, Landlock, the system-call filter.
 
-The kernel is replaced by one that keeps what it is asked; the filter is run as the kernel runs it.
+The kernel is replaced by one that records its calls; the filter is executed as the kernel does.
 """
 
 import ctypes
@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.workspace.process import guard_keeper
+from holdfast.workspace.process import tree_supervisor
 from holdfast.workspace.sandbox import privileges
 
 
 class Kernel:
-    """Keeps what is asked of it, in order."""
+    """Records its calls in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
@@ -35,8 +35,8 @@ class Kernel:
         return 0
 
 
-def judged(program: bytes, machine: int, number: int, *arguments: int) -> int:
-    """Run a filter as the kernel does; what it returns."""
+def run_filter(program: bytes, machine: int, number: int, *arguments: int) -> int:
+    """Run a filter as the kernel does. Returns its result."""
     data = struct.pack("=IIQ6Q", number, machine, 0, *(*arguments, *[0] * 6)[:6])
     place, loaded = 0, 0
     while True:
@@ -75,11 +75,11 @@ MACHINES = {
         }),
     },
 }  # fmt: skip
-"""For each processor the audit identifiers with the numbers of `socket`, `ioctl` and what is refused."""
+"""For each processor the audit identifiers with the numbers of `socket`, `ioctl` and the refused calls."""
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_filter_refuses_what_it_lists_and_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_filter_refuses_exactly_listed_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     kernel = Kernel()
     monkeypatch.setattr(privileges, "_libc", kernel)
     monkeypatch.setattr(privileges.platform, "machine", lambda: name)  # type: ignore[attr-defined]
@@ -92,15 +92,15 @@ def test_the_filter_refuses_what_it_lists_and_nothing_else(monkeypatch: pytest.M
         for number in range(460):
             if number not in (opening, control):
                 expected = NOT_PERMITTED if number in numbers else ALLOWED
-                assert judged(program, machine, number) == expected, number
+                assert run_filter(program, machine, number) == expected, number
         for family in range(50):
             expected = ALLOWED if family in (1, 2, 10, 16) else NO_FAMILY
-            assert judged(program, machine, opening, family) == expected, family
+            assert run_filter(program, machine, opening, family) == expected, family
         for request in range(0x5400, 0x5430):
             expected = NOT_PERMITTED if request in (0x5412, 0x541C) else ALLOWED
-            assert judged(program, machine, control, 0, request) == expected, request
-    assert judged(program, 0x12345678, 0) == NO_CALL
-    x32 = judged(program, 0xC000003E, 0x40000000) if name == "x86_64" else NO_CALL
+            assert run_filter(program, machine, control, 0, request) == expected, request
+    assert run_filter(program, 0x12345678, 0) == NO_CALL
+    x32 = run_filter(program, 0xC000003E, 0x40000000) if name == "x86_64" else NO_CALL
     assert x32 == NO_CALL
 
 
@@ -141,8 +141,10 @@ def test_a_kernel_that_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("landlock", [True, False])
 @pytest.mark.parametrize("user", [0, 1_000])
-def test_privileges_are_given_up_in_order(monkeypatch: pytest.MonkeyPatch, user: int, landlock: bool) -> None:
-    """Capabilities while they can be changed, then no new ones, then Landlock, which needs that; the filter last."""
+def test_privileges_are_dropped_in_order(monkeypatch: pytest.MonkeyPatch, user: int, landlock: bool) -> None:
+    """Capabilities while they can be changed, then no new privileges, then Landlock, which needs that; the filter
+    last.
+    """
     order: list[str] = []
 
     def noted(name: str) -> Callable[..., None]:
@@ -151,14 +153,14 @@ def test_privileges_are_given_up_in_order(monkeypatch: pytest.MonkeyPatch, user:
     for name in ("drop_capabilities", "forbid_new_privileges", "install_filter"):
         monkeypatch.setattr(privileges, name, noted(name))
     for name in ("restrict", "restrict_scopes"):
-        monkeypatch.setattr(guard_keeper, name, noted(name))
+        monkeypatch.setattr(tree_supervisor, name, noted(name))
     monkeypatch.setattr(os, "geteuid", lambda: user)
     request = {"restricted": True, "landlock": ["/work"] if landlock else []}
-    guard_keeper._give_up_privileges(request)
+    tree_supervisor._give_up_privileges(request)
     expected = ["forbid_new_privileges", "restrict_scopes", *["restrict"] * landlock, "install_filter"]
     assert order == ["drop_capabilities"] * (landlock and user == 0) + expected
     order.clear()
-    guard_keeper._give_up_privileges({"landlock": ["/work"]})
+    tree_supervisor._give_up_privileges({"landlock": ["/work"]})
     assert order == []
 
 
@@ -187,14 +189,14 @@ class Rules:
 
 
 @pytest.mark.parametrize(("version", "more"), [(1, 0), (2, 1 << 13), (3, 1 << 13 | 1 << 14), (7, 1 << 13 | 1 << 14)])
-def test_what_landlock_restricts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, more: int) -> None:
+def test_landlock_restrictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, more: int) -> None:
     kernel = Rules(version)
     monkeypatch.setattr(privileges, "_libc", kernel)
     file = tmp_path / "file"
     file.touch()
     before = len(os.listdir("/proc/self/fd"))
     privileges.restrict([str(tmp_path), str(file), str(tmp_path / "nothing")])
-    # Writing (1), removing and making of every kind (4 to 12), and what later versions know.
+    # Writing (1), removing and creating of every kind (4 to 12), and the rights of later versions.
     changes = 1 << 1 | sum(1 << bit for bit in range(4, 13)) | more
     assert kernel.made == [(changes, 0, 0, 8)]
     assert kernel.allowed == {

@@ -1,4 +1,4 @@
-"""The same search in three ways: ripgrep (where it is installed), git, and our own walk."""
+"""The same search with three programs: ripgrep (if installed), git, and the built-in walk."""
 
 import asyncio
 import os
@@ -26,8 +26,8 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-class Place:
-    """A repository to search in, and one way to do it."""
+class SearchFixture:
+    """A repository to search, and one way to search it."""
 
     def __init__(self, root: Path, way: str) -> None:
         self.root = root
@@ -41,8 +41,8 @@ class Place:
         os.utime(path, (1_700_000_000 - age, 1_700_000_000 - age))
 
     def where(self, path: str = "", seconds: float = 30, most: int = 100) -> SearchScope:
-        place = str(self.root / path) if path else str(self.root)
-        return SearchScope(str(self.root), place, {"PATH": PATH}, seconds, most, os.path.isfile(place))
+        fixture = str(self.root / path) if path else str(self.root)
+        return SearchScope(str(self.root), fixture, {"PATH": PATH}, seconds, most, os.path.isfile(fixture))
 
     async def grep(self, pattern: str, path: str = "", include: str = "", *, literal: bool = False) -> TextMatches:
         return await self.searcher.grep(self.where(path), GrepRequest(pattern, literal, include))
@@ -56,90 +56,90 @@ class Place:
 
 
 @pytest.fixture(params=sorted(WAYS))
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def fixture(request: pytest.FixtureRequest, tmp_path: Path) -> SearchFixture:
     root = tmp_path / "project"
     root.mkdir()
     git(root, "init", "-q")
-    return Place(root, request.param)
+    return SearchFixture(root, request.param)
 
 
-async def test_lines_are_found_with_their_places(place: Place) -> None:
-    place.put("a.txt", b"nothing\nthe needle here\n")
-    place.put("b/with space.txt", "äö needle\r\n".encode())
-    assert sorted(await place.lines("ne+dle")) == ["a.txt:2:5:the needle here", "b/with space.txt:1:4:äö needle"]
-    assert await place.lines("nowhere") == []
-    assert await place.lines("^the") == ["a.txt:2:1:the needle here"]
-    assert sorted(await place.lines(r"\bneedle$")) == ["b/with space.txt:1:4:äö needle"]
+async def test_lines_are_found_with_positions(fixture: SearchFixture) -> None:
+    fixture.put("a.txt", b"nothing\nthe needle here\n")
+    fixture.put("b/with space.txt", "äö needle\r\n".encode())
+    assert sorted(await fixture.lines("ne+dle")) == ["a.txt:2:5:the needle here", "b/with space.txt:1:4:äö needle"]
+    assert await fixture.lines("nowhere") == []
+    assert await fixture.lines("^the") == ["a.txt:2:1:the needle here"]
+    assert sorted(await fixture.lines(r"\bneedle$")) == ["b/with space.txt:1:4:äö needle"]
 
 
-async def test_the_newest_files_come_first(place: Place) -> None:
+async def test_the_newest_files_come_first(fixture: SearchFixture) -> None:
     for age, name in enumerate(["c", "a", "b"]):
-        place.put(name, b"needle\nneedle\n", age=age)
-    assert [match.path for match in (await place.grep("needle")).matches] == ["c", "c", "a", "a", "b", "b"]
+        fixture.put(name, b"needle\nneedle\n", age=age)
+    assert [match.path for match in (await fixture.grep("needle")).matches] == ["c", "c", "a", "a", "b", "b"]
 
 
-async def test_matches_are_bounded(place: Place) -> None:
-    place.put("old", b"needle\n" * 150, age=100)
-    place.put("new", b"needle\n" * 99)
-    found = await place.grep("needle")
+async def test_matches_are_bounded(fixture: SearchFixture) -> None:
+    fixture.put("old", b"needle\n" * 150, age=100)
+    fixture.put("new", b"needle\n" * 99)
+    found = await fixture.grep("needle")
     assert len(found.matches) == 100
     assert found.is_truncated
     assert [match.path for match in found.matches].count("new") == 99
 
 
-async def test_exactly_as_many_as_are_shown_is_not_cut(place: Place) -> None:
-    place.put("a", b"needle\n" * 100)
-    found = await place.grep("needle")
+async def test_result_at_limit_is_not_truncated(fixture: SearchFixture) -> None:
+    fixture.put("a", b"needle\n" * 100)
+    found = await fixture.grep("needle")
     assert (len(found.matches), found.is_truncated) == (100, False)
-    place.put("a", b"needle\n" * 101)
-    assert (await place.grep("needle")).is_truncated
+    fixture.put("a", b"needle\n" * 101)
+    assert (await fixture.grep("needle")).is_truncated
 
 
-async def test_long_lines_are_cut(place: Place) -> None:
-    place.put("a", b"needle" + b"x" * 3_000_000 + b"\nneedle\n")
-    first, second = (await place.grep("needle")).matches
+async def test_long_lines_are_cut(fixture: SearchFixture) -> None:
+    fixture.put("a", b"needle" + b"x" * 3_000_000 + b"\nneedle\n")
+    first, second = (await fixture.grep("needle")).matches
     assert len(first.text) == 501
     assert second.line == 2
 
 
-async def test_ignored_files_are_not_searched(place: Place) -> None:
+async def test_ignored_files_are_not_searched(fixture: SearchFixture) -> None:
     for name in ("seen", "build/x", "x.log", "sub/own", "sub/kept.log", "crush", "node_modules/n/x", ".venv/x"):
-        place.put(name)
-    place.put(".gitignore", b"build/\n*.log\n")
-    place.put("sub/.gitignore", b"!kept.log\n")
-    place.put("sub/.holdfastignore", b"own\n")
-    place.put(".crushignore", b"crush\n")
-    assert sorted(match.path for match in (await place.grep("needle")).matches) == ["seen", "sub/kept.log"]
-    assert await place.names("**") == [
+        fixture.put(name)
+    fixture.put(".gitignore", b"build/\n*.log\n")
+    fixture.put("sub/.gitignore", b"!kept.log\n")
+    fixture.put("sub/.holdfastignore", b"own\n")
+    fixture.put(".crushignore", b"crush\n")
+    assert sorted(match.path for match in (await fixture.grep("needle")).matches) == ["seen", "sub/kept.log"]
+    assert await fixture.names("**") == [
         "seen", ".gitignore", ".crushignore", "sub/kept.log", "sub/.gitignore", "sub/.holdfastignore",
     ]  # fmt: skip
 
 
-async def test_who_names_an_ignored_directory_gets_it(place: Place) -> None:
-    place.put("build/x")
-    place.put(".gitignore", b"build/\n")
-    place.put("build/deep/y", b"other\n")
-    assert await place.names("x", "build") == ["x"]
-    assert await place.names("*", "build/deep") == ["y"]
-    assert await place.lines("needle", "build") == ["x:1:1:needle"]
+async def test_explicitly_named_ignored_directory_is_searched(fixture: SearchFixture) -> None:
+    fixture.put("build/x")
+    fixture.put(".gitignore", b"build/\n")
+    fixture.put("build/deep/y", b"other\n")
+    assert await fixture.names("x", "build") == ["x"]
+    assert await fixture.names("*", "build/deep") == ["y"]
+    assert await fixture.lines("needle", "build") == ["x:1:1:needle"]
 
 
-async def test_hidden_files_are_searched(place: Place) -> None:
-    place.put(".github/workflows/ci.yml")
-    assert await place.lines("needle") == [".github/workflows/ci.yml:1:1:needle"]
-    assert await place.names("*.yml") == [".github/workflows/ci.yml"]
+async def test_hidden_files_are_searched(fixture: SearchFixture) -> None:
+    fixture.put(".github/workflows/ci.yml")
+    assert await fixture.lines("needle") == [".github/workflows/ci.yml:1:1:needle"]
+    assert await fixture.names("*.yml") == [".github/workflows/ci.yml"]
 
 
-async def test_binary_files_are_not_searched(place: Place) -> None:
-    place.put("a.bin", b"\0needle\n")
-    place.put("latin.txt", b"\xe9 needle\n")
-    assert await place.lines("needle") == ["latin.txt:1:3:\ufffd needle"]
+async def test_binary_files_are_not_searched(fixture: SearchFixture) -> None:
+    fixture.put("a.bin", b"\0needle\n")
+    fixture.put("latin.txt", b"\xe9 needle\n")
+    assert await fixture.lines("needle") == ["latin.txt:1:3:\ufffd needle"]
 
 
-async def test_include_chooses_files(place: Place) -> None:
+async def test_include_chooses_files(fixture: SearchFixture) -> None:
     for name in ("a.py", "b/c.py", "b/d.ts", "e.txt", "out.py"):
-        place.put(name)
-    place.put(".gitignore", b"out.py\n")
+        fixture.put(name)
+    fixture.put(".gitignore", b"out.py\n")
     for include, wanted in {
         "*.py": ["a.py", "b/c.py"],
         "*.{py,ts}": ["a.py", "b/c.py", "b/d.ts"],
@@ -147,94 +147,94 @@ async def test_include_chooses_files(place: Place) -> None:
         "**/d.*": ["b/d.ts"],
         "nothing": [],
     }.items():
-        assert sorted(match.path for match in (await place.grep("needle", include=include)).matches) == wanted
+        assert sorted(match.path for match in (await fixture.grep("needle", include=include)).matches) == wanted
 
 
-async def test_one_file_or_directory_can_be_searched(place: Place) -> None:
-    place.put("a/x")
-    place.put("a/-y")
-    place.put("b/x")
-    assert await place.lines("needle", "a/-y") == ["-y:1:1:needle"]
-    assert sorted(await place.lines("needle", "a")) == ["-y:1:1:needle", "x:1:1:needle"]
+async def test_one_file_or_directory_can_be_searched(fixture: SearchFixture) -> None:
+    fixture.put("a/x")
+    fixture.put("a/-y")
+    fixture.put("b/x")
+    assert await fixture.lines("needle", "a/-y") == ["-y:1:1:needle"]
+    assert sorted(await fixture.lines("needle", "a")) == ["-y:1:1:needle", "x:1:1:needle"]
 
 
-async def test_names_with_line_breaks_are_whole(place: Place) -> None:
-    """What stands before such a name, and after its line break, are names of other files, too."""
+async def test_names_with_line_breaks(fixture: SearchFixture) -> None:
+    """The text before such a name and after its line break are names of other files, too."""
     names = ["a", "b.txt", "a\nb.txt", "\n", "c\n\nd/\ne", "d\n1:1:needle"]
     for name in names:
-        place.put(name)
-    assert sorted(await place.lines("needle")) == sorted(f"{name}:1:1:needle" for name in names)
-    assert await place.lines("needle", "a\nb.txt") == ["a\nb.txt:1:1:needle"]
-    assert sorted(await place.names("*")) == sorted(names)
+        fixture.put(name)
+    assert sorted(await fixture.lines("needle")) == sorted(f"{name}:1:1:needle" for name in names)
+    assert await fixture.lines("needle", "a\nb.txt") == ["a\nb.txt:1:1:needle"]
+    assert sorted(await fixture.names("*")) == sorted(names)
 
 
-async def test_plain_text_is_taken_as_it_is(place: Place) -> None:
-    place.put("a", b"f(x)[0]\nfx0\n")
-    assert await place.lines("f(x)[", literal=True) == ["a:1:1:f(x)[0]"]
-    place.put("a", b"-e --files\n")
-    assert await place.lines("-e --files", literal=True) == ["a:1:1:-e --files"]
-    assert await place.lines("--files") == ["a:1:4:-e --files"]
+async def test_literal_text(fixture: SearchFixture) -> None:
+    fixture.put("a", b"f(x)[0]\nfx0\n")
+    assert await fixture.lines("f(x)[", literal=True) == ["a:1:1:f(x)[0]"]
+    fixture.put("a", b"-e --files\n")
+    assert await fixture.lines("-e --files", literal=True) == ["a:1:1:-e --files"]
+    assert await fixture.lines("--files") == ["a:1:4:-e --files"]
 
 
 @pytest.mark.parametrize("pattern", ["f(", "[a", "*x", "(?P<n"])
-async def test_a_wrong_pattern_is_explained(place: Place, pattern: str) -> None:
-    place.put("a")
+async def test_invalid_pattern_is_explained(fixture: SearchFixture, pattern: str) -> None:
+    fixture.put("a")
     with pytest.raises(ToolError, match="regular expression") as raised:
-        await place.grep(pattern)
+        await fixture.grep(pattern)
     assert "literal_text" in str(raised.value)
     assert "ANYCRLF" not in str(raised.value)
 
 
-async def test_what_looks_around_works(place: Place) -> None:
-    place.put("a", b"foobar\nfoobaz\n")
-    assert await place.lines("foo(?!bar)") == ["a:2:1:foobaz"]
+async def test_look_around_patterns(fixture: SearchFixture) -> None:
+    fixture.put("a", b"foobar\nfoobaz\n")
+    assert await fixture.lines("foo(?!bar)") == ["a:2:1:foobaz"]
 
 
-async def test_files_are_found_by_name_shortest_first(place: Place) -> None:
+async def test_files_are_found_by_name_shortest_first(fixture: SearchFixture) -> None:
     for name in ("x.py", "src/long_name.py", "src/a.py", "src/deep/er/b.py", "src/c.ts"):
-        place.put(name)
-    assert await place.names("*.py") == ["x.py", "src/a.py", "src/deep/er/b.py", "src/long_name.py"]
-    assert await place.names("src/*.py") == ["src/a.py", "src/long_name.py"]
-    assert await place.names("**/*.{ts,js}") == ["src/c.ts"]
-    assert await place.names("*.py", "src") == ["a.py", "deep/er/b.py", "long_name.py"]
-    assert await place.names("nothing*") == []
+        fixture.put(name)
+    assert await fixture.names("*.py") == ["x.py", "src/a.py", "src/deep/er/b.py", "src/long_name.py"]
+    assert await fixture.names("src/*.py") == ["src/a.py", "src/long_name.py"]
+    assert await fixture.names("**/*.{ts,js}") == ["src/c.ts"]
+    assert await fixture.names("*.py", "src") == ["a.py", "deep/er/b.py", "long_name.py"]
+    assert await fixture.names("nothing*") == []
 
 
-async def test_files_are_bounded(place: Place) -> None:
+async def test_files_are_bounded(fixture: SearchFixture) -> None:
     for number in range(12):
-        place.put(f"f{number:02}")
-    found = await place.searcher.files(place.where(most=10), "f*")
+        fixture.put(f"f{number:02}")
+    found = await fixture.searcher.files(fixture.where(most=10), "f*")
     assert (len(found.paths), found.is_truncated) == (10, True)
-    found = await place.searcher.files(place.where(most=12), "f*")
+    found = await fixture.searcher.files(fixture.where(most=12), "f*")
     assert (len(found.paths), found.is_truncated) == (12, False)
 
 
-async def test_deleted_files_are_not_listed(place: Place) -> None:
-    place.put("gone")
-    place.put("here")
-    git(place.root, "add", ".")
-    (place.root / "gone").unlink()
-    assert await place.names("*") == ["here"]
+async def test_deleted_files_are_not_listed(fixture: SearchFixture) -> None:
+    fixture.put("gone")
+    fixture.put("here")
+    git(fixture.root, "add", ".")
+    (fixture.root / "gone").unlink()
+    assert await fixture.names("*") == ["here"]
 
 
-async def test_a_repository_within_is_no_file(place: Place) -> None:
-    place.put("inner/x")
-    git(place.root / "inner", "init", "-q")
-    assert [name for name in await place.names("*") if name != "inner/x"] == []
+async def test_nested_repository_is_not_a_file(fixture: SearchFixture) -> None:
+    fixture.put("inner/x")
+    git(fixture.root / "inner", "init", "-q")
+    assert [name for name in await fixture.names("*") if name != "inner/x"] == []
 
 
-async def test_links_do_not_lead_out(place: Place) -> None:
-    (place.root.parent / "outside").mkdir()
-    (place.root.parent / "outside" / "x").write_bytes(b"needle\n")
-    os.symlink("../outside", place.root / "link")
-    os.symlink("../outside/x", place.root / "file")
-    assert await place.lines("needle") == []
+async def test_symlinks_do_not_leave_workspace(fixture: SearchFixture) -> None:
+    (fixture.root.parent / "outside").mkdir()
+    (fixture.root.parent / "outside" / "x").write_bytes(b"needle\n")
+    os.symlink("../outside", fixture.root / "link")
+    os.symlink("../outside/x", fixture.root / "file")
+    assert await fixture.lines("needle") == []
 
 
-async def test_a_search_that_is_left_leaves_no_child(place: Place) -> None:
-    """C-45: cancelled at any moment, the program is gone when the search has ended."""
+async def test_c45_cancelled_search_leaves_no_process(fixture: SearchFixture) -> None:
+    """C-45: cancelled at any moment, the program has ended when the search has."""
     for number in range(30):
-        place.put(f"d{number}/x", b"needle\n" * 200)
+        fixture.put(f"d{number}/x", b"needle\n" * 200)
     pids: list[int] = []
     began = asyncio.Event()
 
@@ -244,8 +244,8 @@ async def test_a_search_that_is_left_leaves_no_child(place: Place) -> None:
         began.set()
         return child
 
-    searcher = Searcher(watched, PrivateGit(str(place.root.parent / "git")))  # type: ignore[arg-type]
-    task = start(searcher.grep(place.where(), GrepRequest("needle")))
+    searcher = Searcher(watched, PrivateGit(str(fixture.root.parent / "git")))  # type: ignore[arg-type]
+    task = start(searcher.grep(fixture.where(), GrepRequest("needle")))
     await began.wait()
     task.cancel()
     await asyncio.wait([task])
@@ -253,50 +253,50 @@ async def test_a_search_that_is_left_leaves_no_child(place: Place) -> None:
     assert not any(map(is_alive, pids))
 
 
-# Without help
+# Without external programs
 
 
-async def test_outside_of_a_repository_our_own_walk_is_used(tmp_path: Path) -> None:
-    place = Place(tmp_path, "git")
-    place.put("a")
-    place.put(".gitignore", b"b\n")
-    place.put("b")
-    assert await place.lines("needle") == ["a:1:1:needle"]
+async def test_built_in_walk_outside_repository(tmp_path: Path) -> None:
+    fixture = SearchFixture(tmp_path, "git")
+    fixture.put("a")
+    fixture.put(".gitignore", b"b\n")
+    fixture.put("b")
+    assert await fixture.lines("needle") == ["a:1:1:needle"]
 
 
-async def test_a_program_that_does_not_work_is_passed_over(tmp_path: Path) -> None:
-    """A ripgrep that only complains does not end the search; one inside of the workspace is never run."""
+async def test_failing_program_is_skipped(tmp_path: Path) -> None:
+    """A failing ripgrep does not end the search; one inside the workspace is never run."""
     tools, root = tmp_path / "bin", tmp_path / "root"
     for folder in (tools, root / "bin"):
         folder.mkdir(parents=True)
         (folder / "rg").write_text('#!/bin/sh\necho broken >&2\necho ran >> "$0.ran"\nexit 3\n')
         (folder / "rg").chmod(0o755)
-    place = Place(root, "rg")
-    place.put("a")
+    fixture = SearchFixture(root, "rg")
+    fixture.put("a")
     where = SearchScope(str(root), str(root), {"PATH": f"{root / 'bin'}:{tools}:/bin"}, 30)
     assert find_program("rg", where.environment, str(root)) is None
-    assert len((await place.searcher.grep(where, GrepRequest("needle"))).matches) == 1
+    assert len((await fixture.searcher.grep(where, GrepRequest("needle"))).matches) == 1
     where = SearchScope(str(root), str(root), {"PATH": f"{tools}:/bin"}, 30)
-    assert len((await place.searcher.grep(where, GrepRequest("needle"))).matches) == 1
+    assert len((await fixture.searcher.grep(where, GrepRequest("needle"))).matches) == 1
     assert (tools / "rg.ran").exists()
     assert not (root / "bin" / "rg.ran").exists()
 
 
-async def test_git_runs_nothing_that_a_repository_names(tmp_path: Path) -> None:
-    place = Place(tmp_path, "git")
+async def test_git_runs_no_program_of_repository(tmp_path: Path) -> None:
+    fixture = SearchFixture(tmp_path, "git")
     git(tmp_path, "init", "-q")
     program = tmp_path / "evil"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o755)
     for name in ("core.fsmonitor", "core.pager", "diff.external", "core.hooksPath"):
         git(tmp_path, "config", name, str(program))
-    place.put("a")
-    assert await place.lines("needle", include="a") == ["a:1:1:needle"]
-    assert await place.names("a") == ["a"]
+    fixture.put("a")
+    assert await fixture.lines("needle", include="a") == ["a:1:1:needle"]
+    assert await fixture.names("a") == ["a"]
     assert not (tmp_path / "ran").exists()
 
 
-async def test_records_may_be_long_and_cut_anywhere(tmp_path: Path) -> None:
+async def test_records_may_be_long_and_fragmented(tmp_path: Path) -> None:
     script = r"printf 'a\nbb'; printf 'c\n'; head -c 3000000 /dev/zero | tr '\0' x; printf '\nend\nlast'"
     async with run_child(spawn, ["/bin/sh", "-c", script], str(tmp_path), {"PATH": PATH}) as child:
         records = [record async for record in split_records(child.child.stdout, b"\n")]
@@ -307,11 +307,11 @@ async def test_records_may_be_long_and_cut_anywhere(tmp_path: Path) -> None:
     assert len(records[2]) < 1_200_000
 
 
-async def test_settings_of_the_users_ripgrep_are_ignored(place: Place, tmp_path: Path) -> None:
-    """Their settings may leave files out, or run a program for each of them."""
-    place.put("a.txt")
+async def test_settings_of_the_users_ripgrep_are_ignored(fixture: SearchFixture, tmp_path: Path) -> None:
+    """They may exclude files, or run a program for each of them."""
+    fixture.put("a.txt")
     settings = tmp_path / "ripgreprc"
     settings.write_text("--glob=!a.txt\n--pre=false\n")
-    where = msgspec.structs.replace(place.where(), environment={"PATH": PATH, "RIPGREP_CONFIG_PATH": str(settings)})
-    found = await place.searcher.grep(where, GrepRequest("needle", is_literal=True, include=""))
+    where = msgspec.structs.replace(fixture.where(), environment={"PATH": PATH, "RIPGREP_CONFIG_PATH": str(settings)})
+    found = await fixture.searcher.grep(where, GrepRequest("needle", is_literal=True, include=""))
     assert [match.path for match in found.matches] == ["a.txt"]

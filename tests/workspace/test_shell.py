@@ -1,4 +1,4 @@
-"""Lines that a user types."""
+"""Shell commands typed by a user."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import ShellResult
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 from holdfast.workspace.process.guard import CannotStart
 from holdfast.workspace.process.shell_call import Shell
 from trials.hostile_commands import new_token, survivors
@@ -26,12 +26,12 @@ async def test_output_and_exit_code(shell: Shell, tmp_path: Path) -> None:
     assert await shell.call("pwd; echo e >&2; exit 3", str(tmp_path), {}) == ShellResult(f"{tmp_path}\ne\n", 3)
 
 
-async def test_a_directory_that_is_gone_is_called_gone(shell: Shell, tmp_path: Path) -> None:
+async def test_missing_directory_is_reported(shell: Shell, tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="is gone: it was moved or removed"):
         await shell.call("pwd", str(tmp_path / "gone"), {})
 
 
-async def test_the_client_is_where_it_was(shell: Shell, tmp_path: Path) -> None:
+async def test_command_runs_in_client_directory(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/mine").write_text("#!/bin/sh\necho $COLUMNS $WHO\n")
     (tmp_path / "bin/mine").chmod(0o755)
@@ -44,7 +44,7 @@ async def test_a_line_is_never_taken_for_an_option(shell: Shell, tmp_path: Path,
     assert (await shell.call(line, str(tmp_path), {})).exit_code == 127
 
 
-async def test_it_is_bash_whatever_else_the_user_likes(shell: Shell, tmp_path: Path) -> None:
+async def test_shell_is_always_bash(shell: Shell, tmp_path: Path) -> None:
     for liked in ("/bin/zsh", "/nothing/bash", "", "/bin/bash"):
         result = await shell.call("[[ a == a ]] && echo ${BASH_VERSION:+bash}", str(tmp_path), {"SHELL": liked})
         assert result == ShellResult("bash\n", 0)
@@ -53,8 +53,7 @@ async def test_it_is_bash_whatever_else_the_user_likes(shell: Shell, tmp_path: P
 async def test_it_ends_with_its_caller(shell: Shell, tmp_path: Path) -> None:
     token, flag = new_token(), tmp_path / "flag"
     call = start(shell.call(f"setsid sleep {token} & touch {flag}; sleep {token}", str(tmp_path), {}))
-    while not flag.exists():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(flag.exists)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

@@ -1,6 +1,6 @@
-"""Commands that kill their supervisors do not survive a cancel, or the server (R4), where there is no PID namespace."""
+"""Commands that kill their supervisors do not survive a cancel or the server (R4) without a PID namespace."""
 
-import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.gates import until
 from holdfast.workspace.process import guard_tag as guard_cgroup
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.guard import Containment, Guard
@@ -26,7 +27,7 @@ from trials.supervisor_killers import PLANS, SERVER_PLANS, Plan, cancel_plan, ki
 from workspace.commands import guarded, run_line
 
 CANCELLED = [
-    Plan("keeper", "clean", "fork loop in new sessions", "now"),
+    Plan("supervisor", "clean", "fork loop in new sessions", "now"),
     Plan("guard", "none", "sleep", "now"),
     Plan("chain", "clean daemon", "sleep", "now"),
     Plan("chain", "none", "sleep", "cancel"),
@@ -40,59 +41,60 @@ WITHOUT_SERVER = [
     Plan("all", "clean daemon", "sleep", "now"),
     SERVER_PLANS[0],
     Plan("chain and server", "clean daemon", "fork loop", "now"),
-    # Nothing is left to react, but the command itself goes with its keeper.
+    # No supervisor is left to react, but the command ends with its supervisor.
     Plan("chain and sentinel", "none", "sleep", "now"),
 ]
 
 
 @pytest.mark.parametrize("containment", ["tree", "groups"])
-async def test_none_survives_its_cancel(tmp_path: Path, containment: Containment) -> None:
-    """R4. What lost all its supervisors is called unproven, also if everything was found."""
+async def test_r4_no_killer_survives_cancel(tmp_path: Path, containment: Containment) -> None:
+    """R4. A tree that lost all its supervisors is reported as unproven, even if every process was found."""
     for plan in CANCELLED:
         guard = Guard(containment)
         try:
             end = await cancel_plan(Processes(guard, tmp_path), plan, tmp_path)
         finally:
             await guard.close()
-        if plan.victims in ("keeper", "guard", "group"):
-            # A group is killed in one moment. One after the other, the second may have time to do its work.
+        if plan.victims in ("supervisor", "guard", "group"):
+            # A group is killed atomically. One after the other, the second may have time to act.
             assert (end.is_lost, end.is_unproven) == (True, plan.victims == "group"), plan
         assert not end.left
 
 
 @pytest.mark.parametrize("plan", WITHOUT_SERVER, ids=" ".join)
-def test_none_survives_the_server(tmp_path: Path, plan: Plan) -> None:
+def test_r4_no_killer_survives_server(tmp_path: Path, plan: Plan) -> None:
     """R4: within 250 ms."""
     kill_server_of([plan], tmp_path, ready=1)
 
 
-def sentinels() -> set[int]:
-    """Return the sentinels of all guards of this process."""
-    return {int(line.partition(":")[0]) for line in survivors(f"supervisor of process {os.getpid()}")}
-
-
-async def sentinel(earlier: set[int]) -> int:
-    """Return the sentinel that was started after `earlier`, once there is exactly one."""
-    while len(found := sentinels() - earlier) != 1:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    return found.pop()
+def sentinels(guard: int) -> set[int]:
+    """Return the sentinels of a guard, each of which has a pidfd of it. Guards of other tests may have left theirs."""
+    found = set()
+    for line in survivors(f"supervisor of process {os.getpid()}"):
+        process = int(line.partition(":")[0])
+        with contextlib.suppress(OSError):
+            descriptors = [file.read_text() for file in Path(f"/proc/{process}/fdinfo").iterdir()]
+            if any(f"Pid:\t{guard}\n" in descriptor for descriptor in descriptors):
+                found.add(process)
+    return found
 
 
 async def test_a_sentinel_that_is_killed_is_replaced(tmp_path: Path) -> None:
     """It is in a session of its own, and ends with its guard."""
-    earlier = sentinels()
     async with guarded(tmp_path, "tree") as processes:
         await run_line(processes, "true")
-        first = await sentinel(earlier)
+        guard = processes.guard.process_id
+        await until(lambda: sentinels(guard))
+        (first,) = sentinels(guard)
         os.kill(first, signal.SIGKILL)
-        second = await sentinel(earlier | {first})
-        assert os.getsid(second) != os.getsid(processes.guard.process_id)
-    while is_running(second):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+        await until(lambda: sentinels(guard) - {first})
+        (second,) = sentinels(guard) - {first}
+        assert os.getsid(second) != os.getsid(guard)
+    await until(lambda: not is_running(second))
 
 
 async def test_with_control_groups_each_command_has_one(tmp_path: Path) -> None:
-    """Where they may be created. They are gone with their guard."""
+    """Where they may be created. They are removed with their guard."""
     async with guarded(tmp_path, "groups") as processes:
         containment = await processes.guard.ready()
         own = Path("/proc/self/cgroup").read_text("utf-8")  # noqa: ASYNC240
@@ -116,7 +118,7 @@ def tagged_process(tag: int, token: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", token], preexec_fn=lambda: set_tag(tag), start_new_session=True)  # noqa: PLW1509
 
 
-def test_a_tag_finds_what_belongs_to_it_and_nothing_else() -> None:
+def test_tag_identifies_exactly_its_processes() -> None:
     tag, other = tag_of_tree(new_tag(), 1), tag_of_tree(new_tag(), 1)
     with tagged_process(tag, new_token()) as mine, tagged_process(other, new_token()) as stranger:
         try:
@@ -128,7 +130,7 @@ def test_a_tag_finds_what_belongs_to_it_and_nothing_else() -> None:
             stranger.kill()
 
 
-def test_what_a_dead_server_left_is_found_and_killed() -> None:
+def test_processes_of_dead_server_are_found_and_killed() -> None:
     """By doctor, and by the next guard."""
     token = new_token()
     code = (
@@ -145,7 +147,7 @@ def test_what_a_dead_server_left_is_found_and_killed() -> None:
             os.kill(int(line.partition(":")[0]), signal.SIGKILL)
 
 
-LOOK_ABOVE = """
+INSPECT_SUPERVISORS = """
 import asyncio, os, sys
 from pathlib import Path
 from holdfast.workspace.process.guard import Guard
@@ -168,12 +170,14 @@ asyncio.run(main())
 """
 
 
-def test_a_command_cannot_look_into_its_supervisors(tmp_path: Path) -> None:
-    """Otherwise it could trace them, or take the line to the server from them and announce its own end."""
-    done = subprocess.run([sys.executable, "-c", LOOK_ABOVE, str(tmp_path)], capture_output=True, text=True, check=True)
+def test_command_cannot_inspect_its_supervisors(tmp_path: Path) -> None:
+    """Otherwise it could trace them, or take over their connection to the server and report its own end."""
+    done = subprocess.run(
+        [sys.executable, "-c", INSPECT_SUPERVISORS, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["1"]
 
 
-def test_a_trial_for_the_long_run() -> None:
+def test_trial_of_long_run() -> None:
     assert len(PLANS) == 7 * 6 * 5 * 2
     try_killer(3)

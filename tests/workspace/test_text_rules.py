@@ -1,4 +1,4 @@
-"""Texts, their edits and differences, histories, environments: each rule at its edge. No program is run."""
+"""Texts, edits, differences, histories, environments: each rule at its bounds. No program is run."""
 
 import itertools
 import os
@@ -76,8 +76,8 @@ def edited(whole: str, old: str, new: str, *, every: bool = False) -> str:
         return f"refused: {error}"
 
 
-def test_lines_are_found_wherever_they_repeat() -> None:
-    """The same places as a plain search finds them, from left to right and without overlaps."""
+def test_repeated_lines_are_found() -> None:
+    """The same positions as a plain search, from left to right and without overlaps."""
     dice = random.Random(7)
     for _ in range(400):
         lines = [dice.choice("ab") for _ in range(dice.randint(1, 12))]
@@ -92,21 +92,21 @@ def test_lines_are_found_wherever_they_repeat() -> None:
             else:
                 expected.append(lines[place])
                 place += 1
-        # Two spaces in the file, one in what is looked for: only white space differs.
+        # Two spaces in the file, one in the searched text: only white space differs.
         whole = "\n".join(f"{line}  ." for line in lines)
         found = edited(whole, "\n".join(f"{line} ." for line in wanted), "X", every=True)
         shown = "\n".join("X" if line == "X" else f"{line}  ." for line in expected)
         assert found == shown if count else found.startswith("refused: old_string is not in the file"), (lines, wanted)
 
 
-FORGIVEN: list[tuple[str, str, str, str]] = [
-    # Ends of lines: of a whole last line, of a line that is removed, of an empty one.
+TOLERATED: list[tuple[str, str, str, str]] = [
+    # Line endings: of a complete last line, of a removed line, of an empty one.
     ("a  b\nc\n", "a b\n", "x\n", "x\nc\n"),
     ("a  b\nc\n", "a b\n", "x", "x\nc\n"),
     ("a  b\nc\n", "a b", "", "\nc\n"),
     ("a  b\nc\n", "a b\n", "", "c\n"),
     ("a  b\nc", "a b\n", "x\ny\n", "x\ny\nc"),
-    # Deeper, further left, and in the kind of the file.
+    # Deeper, further left, and with the indentation of the file.
     ("\ta =  1\n", "    a = 1", "    a = 2\n        b", "\ta = 2\n\t\tb\n"),
     ("\t\ta =  1\n", "  a = 1", "  a = 2\n      b", "\t\ta = 2\n\t\t\t\t\t\tb\n"),
     ("\ta =  1\n", "a = 1", "a = 2\n    b", "\ta = 2\n\t\tb\n"),
@@ -120,21 +120,21 @@ FORGIVEN: list[tuple[str, str, str, str]] = [
     # Line numbers of a view, also beside an empty line.
     ("one\n\ntwo\n", "     1|one\n\n     3|two", "     1|ONE\n\n     3|TWO", "ONE\n\nTWO\n"),
     ("one\ntwo\n", "     1|one\ntwo", "x", "refused"),
-    # Ends of lines as Windows has them stay, where all or only some lines have them.
+    # Windows line endings are kept, whether all or only some lines have them.
     ("a  b\r\nc\r\n", "a b\nc", "x\n\ny", "x\r\n\r\ny\r\n"),
     ("a  b\r\nc\n", "a b", "x\ny", "x\r\ny\r\nc\n"),
     ("a\n\n", " \n", "x", "refused"),
 ]
 
 
-@pytest.mark.parametrize(("whole", "old", "new", "expected"), FORGIVEN)
-def test_edits_that_forgive_white_space(whole: str, old: str, new: str, expected: str) -> None:
+@pytest.mark.parametrize(("whole", "old", "new", "expected"), TOLERATED)
+def test_edits_tolerate_white_space(whole: str, old: str, new: str, expected: str) -> None:
     found = edited(whole, old, new)
     assert found.startswith("refused") if expected == "refused" else found == expected
 
 
 def test_new_lines_end_as_those_they_replace_if_all_of_them_end_alike() -> None:
-    """Each mixture of line ends in four lines of which some are replaced: the others stay as they are."""
+    """For each mixture of line endings in four lines of which some are replaced, the others are unchanged."""
     for ends in itertools.product(("\n", "\r\n"), repeat=4):
         whole = "".join(f"{name}  .{end}" for name, end in zip("abcd", ends, strict=True))
         for begin, stop in itertools.combinations(range(5), 2):
@@ -162,12 +162,12 @@ def test_new_lines_end_as_those_they_replace_if_all_of_them_end_alike() -> None:
         ("p\nq\nx\np\nq\n", "p\nq\nr", "differs in line 3"),
     ],
 )
-def test_why_a_text_was_not_found(whole: str, old: str, hint: str) -> None:
+def test_hint_for_missing_text(whole: str, old: str, hint: str) -> None:
     with pytest.raises(ToolError, match=hint):
         replace_text(whole, old, "new", replace_all=False)
 
 
-def test_where_a_text_stands_more_than_once() -> None:
+def test_positions_of_ambiguous_text() -> None:
     with pytest.raises(ToolError, match=r"3 times \(lines 1, 2, 4\)"):
         replace_text("a\na\nb\na\n", "a", "c", replace_all=False)
     with pytest.raises(ToolError, match=r"7 times \(lines 1, 2, 3, 4, 5, …\)"):
@@ -185,8 +185,8 @@ def test_where_a_text_stands_more_than_once() -> None:
 
 def test_clauses_of_edits() -> None:
     def check() -> None:
-        for row in FORGIVEN:
-            test_edits_that_forgive_white_space(*row)
+        for row in TOLERATED:
+            test_edits_tolerate_white_space(*row)
 
     equivalent = {
         "'\\t' in extra and theirs and ('\\t' not in theirs) -> theirs and '\\t' not in theirs": "no tab to replace"
@@ -198,7 +198,7 @@ def test_clauses_of_edits() -> None:
 
 
 def test_differences_are_small() -> None:
-    """Lines that stand once in both texts hold the rest in place."""
+    """Lines that occur once in both texts anchor the others."""
     old = "one\ntwo\nsame\nsame\nthree\nfour\n"
     assert unified_diff(old, "one\nsame\nsame\ntwo\nthree\nfour\n", "f").removals == 2
     moved = unified_diff("a\nb\nc\nd\ne\n", "e\na\nb\nc\nd\n", "f")
@@ -240,7 +240,7 @@ def test_a_long_difference_is_cut_and_its_counts_are_not(monkeypatch: pytest.Mon
     monkeypatch.setattr(line_diff, "MAX_DIFF_TEXT", 0)
     assert unified_diff("", "a\n", "f").text == "… the rest of the difference is left out"
     monkeypatch.undo()
-    # Without fixed points a short stretch is compared line by line, a long one is replaced whole.
+    # Without anchors a short range is compared line by line, a long one is replaced as a whole.
     old, new = "a\na\nb\nb\n", "b\nb\na\na\n"
     for most, additions in ((16, 2), (15, 4)):
         monkeypatch.setattr(line_diff, "MAX_COMPARED_PAIRS", most)
@@ -337,7 +337,7 @@ def test_environments() -> None:
 
 
 def versions(*rows: tuple[str, Origin, str, int]) -> list[FileVersion]:
-    """One file: run, origin, content and what it restores, one version after the other, a second each."""
+    """Build the versions of one file from run, origin, content and restored version, a second apart."""
     return [
         FileVersion(
             f"v{at}", SessionId("s"), "/f", content, at, at, at,
@@ -348,7 +348,7 @@ def versions(*rows: tuple[str, Origin, str, int]) -> list[FileVersion]:
 
 
 def back(*rows: tuple[str, Origin, str, int], run: str = "") -> tuple[str, bool, bool]:
-    """What the file goes back to, whether there is a reason against it, whether it is there already."""
+    """Return the restored version, whether there is an obstacle, and whether it is current already."""
     (item,) = plan(versions(*rows), path="" if run else "/f", run_id=RunId(run))
     return item.target.content, bool(item.reason), item.is_done
 
@@ -369,7 +369,7 @@ def check_histories() -> None:
     ]
     assert back(*twice) == ("0", False, True)
     assert back(*twice, ("r3", "tool", "3", -1)) == ("0", False, False)
-    # Runs.
+    # Runs
     assert back(*first, run="r1") == ("0", False, False)
     assert back(*first, ("r1", "tool", "2", -1), run="r1") == ("0", False, False)
     assert back(*first, ("r2", "tool", "2", -1), run="r1") == ("0", True, False)
@@ -377,7 +377,7 @@ def check_histories() -> None:
     assert back(*first, ("r1", "outside", "x", -1), ("r1", "tool", "2", -1), run="r1") == ("0", True, False)
     assert back(*first, ("r2", "tool", "2", -1), ("", "undo", "1", 1), run="r1") == ("0", False, False)
     assert back(*first, ("", "undo", "0", 0), run="r1") == ("0", False, True)
-    # Which was the last.
+    # The last run
     assert last_run(versions(*first, ("r2", "tool", "2", -1))) == "r2"
     assert last_run(versions(*first, ("r2", "tool", "2", -1), ("", "undo", "1", 1))) == "r1"
     assert last_change(versions(*first, ("", "undo", "0", 0))) is None
@@ -418,7 +418,7 @@ def test_histories() -> None:
     assert_every_clause_decides(checked, check_histories, equivalent=equivalent)
 
 
-# What a model is told of the place
+# Project context
 
 
 def put(path: Path, content: str) -> Path:
@@ -434,22 +434,22 @@ def test_context_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     os.link(tmp_path / "d", tmp_path / "z")
     places.insert(4, ContextSource(str(tmp_path / "z")))
 
-    def told() -> list[tuple[str, str, int]]:
+    def context_of() -> list[tuple[str, str, int]]:
         return [(os.path.basename(file.path), file.text, file.left_out) for file in read_context_files(places)]
 
-    assert told() == [("a", "abc", 0), ("d", "defg", 0), ("e", "h", 0)]
+    assert context_of() == [("a", "abc", 0), ("d", "defg", 0), ("e", "h", 0)]
     monkeypatch.setattr(project_context, "_MAX_TEXT", 7)
-    assert [name for name, _, _ in told()] == ["a", "d"]
+    assert [name for name, _, _ in context_of()] == ["a", "d"]
     monkeypatch.setattr(project_context, "_MAX_TEXT", 8)
-    assert [name for name, _, _ in told()] == ["a", "d", "e"]
+    assert [name for name, _, _ in context_of()] == ["a", "d", "e"]
     monkeypatch.setattr(project_context, "_MAX_FILE_TEXT", 3)
-    assert told()[1] == ("d", "def", 1)
+    assert context_of()[1] == ("d", "def", 1)
     monkeypatch.setattr(project_context, "_MAX_FILE_TEXT", 1)
-    assert told()[0] == ("a", "a", 2)
+    assert context_of()[0] == ("a", "a", 2)
     monkeypatch.undo()
     monkeypatch.setattr(project_context, "_MAX_FILES", 2)
-    assert [name for name, _, _ in told()] == ["a", "d"]
-    # The same file under another name is told once, whatever it says by now.
+    assert [name for name, _, _ in context_of()] == ["a", "d"]
+    # The same file under another name is included once, whatever its content is by then.
     assert read_context_files([ContextSource(str(tmp_path / "nothing")), ContextSource(str(tmp_path))]) == []
 
 
@@ -475,7 +475,7 @@ def test_a_folder_of_context_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert names() == ["a.md", "b.md"]
 
 
-async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remembered_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project_context, "_MAX_SESSIONS", 2)
     days = iter(range(10))
     lookout = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
@@ -489,7 +489,7 @@ async def test_sessions_that_are_remembered(tmp_path: Path, monkeypatch: pytest.
     assert git_state(str(tmp_path)) is None
 
 
-async def test_a_file_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_removed_during_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "AGENTS.md", "here")
     lookout = ContextLoader(str(tmp_path))
     real = project_context.find_context_sources
@@ -503,10 +503,10 @@ async def test_a_file_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatc
     assert (await lookout.load(SessionId("a"))).context == ()
 
 
-# What is ignored
+# Ignored files
 
 
-def test_what_lies_outside_of_the_root_is_not_covered(tmp_path: Path) -> None:
+def test_paths_outside_root_are_not_ignored(tmp_path: Path) -> None:
     put(tmp_path / "root/.gitignore", "*.log\nbuild/\n")
     put(tmp_path / ".gitignore", "root\n")
     rules = IgnoreRules(str(tmp_path / "root"))

@@ -1,4 +1,4 @@
-"""Which addresses are private, what is hidden, and that a certificate is asked of the host that was meant."""
+"""Private addresses, redacted secrets, and certificate checks against the requested host."""
 
 import asyncio
 import gzip
@@ -17,6 +17,7 @@ import pytest
 from holdfast.config.redaction import HIDDEN, redact_text
 from holdfast.domain.errors import ToolError
 from holdfast.workspace.web_client import Target, WebClient, WebResponse, _proxy, address_note, parse_target
+from stream_servers import stream_server
 from workspace.web_server import WebServer
 
 
@@ -29,16 +30,16 @@ from workspace.web_server import WebServer
         "192.0.0.192", "[fec0::1]", "[64:ff9b:1::7f00:1]", "[::127.0.0.1]",
     ],
 )  # fmt: skip
-def test_private_places_are_known_without_asking_the_network(host: str) -> None:
+def test_private_hosts_are_detected_without_network(host: str) -> None:
     assert parse_target(f"http://{host}:8080/x").note
 
 
 @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "[2606:4700::1111]", "localhost.example.org", "10.example"])
-def test_public_places(host: str) -> None:
+def test_public_hosts(host: str) -> None:
     assert parse_target(f"https://{host}/").note == ""
 
 
-def test_credentials_of_clouds_are_named() -> None:
+def test_cloud_metadata_hosts() -> None:
     assert "credentials" in address_note("169.254.169.254")
     for address in ("127.0.0.1", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"):
         assert address_note(address) == f"this computer ({address})"
@@ -61,14 +62,12 @@ def make_certificate(folder: Path, host: str) -> tuple[str, str]:
     return key, certificate
 
 
-async def test_the_certificate_is_the_hosts_although_its_address_is_asked(tmp_path: Path) -> None:
+async def test_certificate_is_checked_against_host_name(tmp_path: Path) -> None:
     key, certificate = await asyncio.to_thread(make_certificate, tmp_path, "good.example")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server = WebServer()
     server.page("/", b"hello", "text/plain")
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
-    port = listening.sockets[0].getsockname()[1]
 
     async def resolve(host: str, _: int) -> Sequence[str]:
         # The first of its addresses does not answer.
@@ -78,15 +77,12 @@ async def test_the_certificate_is_the_hosts_although_its_address_is_asked(tmp_pa
         return
 
     web = WebClient(resolve, lambda: ssl.create_default_context(cafile=certificate))
-    try:
+    async with stream_server(server.serve, tls=context) as port:
         async with web.get(parse_target(f"https://good.example:{port}/"), agree, {}) as answer:
             assert await answer.read(100) == (b"hello", False)
         with pytest.raises(ToolError, match="could not be asked"):
             async with web.get(parse_target(f"https://bad.example:{port}/"), agree, {}):
                 pass
-    finally:
-        listening.close()
-        await listening.wait_closed()
 
 
 # Redirects, proxies and sizes, without a network
@@ -244,7 +240,7 @@ def test_secrets_are_hidden(text: str) -> None:
 def test_other_text_stays() -> None:
     text = "2026-01-01 INFO opened /work/tokenizer.py in 3 ms; 120 tokens used"
     assert redact_text(text) == text
-    # A long line without an end is no trap.
+    # A long line without an end does not cause backtracking.
     assert redact_text("a" * 300_000) == "a" * 300_000
     for trap in ("token", "a.b-", "sk-", "eyJaaaaaaaaaa-", "://a:", "bearer "):
         assert redact_text(trap * 5_000)

@@ -1,4 +1,4 @@
-"""A small web server on this computer, with pages that behave in every way."""
+"""A local web server with pages of every behaviour."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.testing.gates import Gate
+from stream_servers import stream_server
 
 Page = Callable[["Visit"], Coroutine[Any, Any, None]]
 
 
 class Visit:
-    """One request, and the way back."""
+    """One request and its response."""
 
     def __init__(self, server: "WebServer", path: str, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
         self.server = server
@@ -38,7 +39,7 @@ class WebServer:
         self.visits: list[Visit] = []
         self.gate = Gate()
         self.left = asyncio.Event()
-        """Somebody hung up while they were served."""
+        """Set when a client disconnects during a response."""
         self.port = 0
 
     @property
@@ -58,7 +59,7 @@ class WebServer:
         self.pages[path] = show
 
     def endless(self, path: str, first: bytes = b"x" * 1_000) -> None:
-        """Sends the beginning, then waits at the gate until it opens or somebody hangs up."""
+        """Send the beginning of a page, then wait until the gate opens or the client disconnects."""
 
         async def show(visit: Visit) -> None:
             await visit.begin(200, ("Content-Length: 1000000", "Content-Type: text/plain"))
@@ -92,11 +93,8 @@ class WebServer:
 @asynccontextmanager
 async def web_server() -> AsyncIterator[WebServer]:
     web = WebServer()
-    server = await asyncio.start_server(web.serve, "127.0.0.1", 0)
-    web.port = server.sockets[0].getsockname()[1]
-    try:
-        yield web
-    finally:
-        web.gate.open()
-        server.close()
-        await server.wait_closed()
+    async with stream_server(web.serve) as web.port:
+        try:
+            yield web
+        finally:
+            web.gate.open()

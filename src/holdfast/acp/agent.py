@@ -19,7 +19,7 @@ from holdfast.acp.slash_commands import BUILT_IN, SlashCommands
 from holdfast.acp.tool_calls import Json
 from holdfast.acp.workspace_bridge import WorkspaceBridge
 from holdfast.client.errors import ServerProblem
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.errors import BadRequest, HoldfastError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.ids import RunId, SessionId
@@ -70,8 +70,8 @@ def _with_rpc_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable
 class HoldfastAgent:
     """Implements the protocol for one editor as a client of the server. Runs continue after the editor disconnects."""
 
-    def __init__(self, where: ServerLocation, editor: EditorConnection) -> None:
-        self._where = where
+    def __init__(self, location: ServerLocation, editor: EditorConnection) -> None:
+        self._location = location
         self._editor = editor
         self._tasks = TaskOwner()
         self._bridges: dict[str, asyncio.Task[WorkspaceBridge]] = {}
@@ -286,7 +286,7 @@ class HoldfastAgent:
 
     async def _open_bridge(self, directory: str) -> WorkspaceBridge:
         environment = tuple(f"{name}={value}" for name, value in os.environ.items())
-        bridge = WorkspaceBridge(self._where, directory, environment, self._editor)
+        bridge = WorkspaceBridge(self._location, directory, environment, self._editor)
         bridge.approvals.supports_forms = self.supports_forms
         try:
             await bridge.open()

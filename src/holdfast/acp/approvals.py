@@ -41,10 +41,9 @@ __all__ = [
     "question_options",
 ]
 
-
-# Permission requests in the form of the protocol. Pure.
-
 _MAX_RULES = 60
+_PERMISSION = "session/request_permission"
+_log = logging.getLogger("holdfast.acp")
 
 
 def permission_options(request: PermissionRequest) -> dict[str, tuple[str, str]]:
@@ -91,12 +90,9 @@ def permission_params(request: PermissionRequest, updates: SessionUpdates, direc
     return {"sessionId": updates.session, "toolCall": tool_call, "options": options}
 
 
-# Questions in the form of the protocol. Pure.
-
-
 def question_call(batch: QuestionRequest, question: Question) -> Json:
     """Return a question as a tool call, for editors without forms."""
-    about = [text for text in (question.description, *(_described(question))) if text]
+    about = [text for text in (question.description, *(_choice_descriptions(question))) if text]
     return {
         "toolCallId": batch.tool_call_id,
         "title": question.question,
@@ -106,7 +102,7 @@ def question_call(batch: QuestionRequest, question: Question) -> Json:
     }
 
 
-def _described(question: Question) -> list[str]:
+def _choice_descriptions(question: Question) -> list[str]:
     return [f"**{choice.label}**: {choice.description}" for choice in question.choices if choice.description]
 
 
@@ -162,10 +158,6 @@ def _answer(question: Question, value: object) -> QuestionAnswer:
             return QuestionAnswer(question.id, fill_in_text=value)
         case _:
             return QuestionAnswer(question.id)
-
-
-_PERMISSION = "session/request_permission"
-_log = logging.getLogger("holdfast.acp")
 
 
 class BridgeContext(Protocol):

@@ -1,6 +1,7 @@
 """JSON-RPC connection to an editor: one message per line on two pipes.
 
-Updates are sent in order, and updates that queue up while the editor is slow are merged.
+Updates are sent in order, and updates that queue up while the editor is slow are merged. `serve_editor` runs the bridge
+on stdin and stdout; all other output is redirected to stderr.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import msgspec
 
 from holdfast.acp.initialize import initialize_result, is_initialize_request, supports_forms
 from holdfast.acp.tool_calls import Json
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.errors import BadRequest
 from holdfast.tasks import TaskOwner
 
@@ -27,6 +28,9 @@ _TEXT_CHUNKS = frozenset({"agent_message_chunk", "agent_thought_chunk"})
 _log = logging.getLogger("holdfast.acp")
 
 SendMessage: TypeAlias = Callable[[str, Json], Awaitable[Any]]
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""Maximum size of a message in bytes. Prompts may contain images."""
+_AGENT_MODULE = "holdfast.acp.agent"
 
 
 class StdioPipes:
@@ -177,8 +181,8 @@ class EditorConnection:
         """Merge queued text of the same kind, and queued updates of the same tool call."""
         kind = update["sessionUpdate"]
         while self._queue and not isinstance(self._queue[0], asyncio.Future):
-            other, following = self._queue[0]
-            if other != session or following["sessionUpdate"] != kind:
+            queued_session, following = self._queue[0]
+            if queued_session != session or following["sessionUpdate"] != kind:
                 break
             if kind in _TEXT_CHUNKS:
                 text = update["content"]["text"] + following["content"]["text"]
@@ -189,13 +193,6 @@ class EditorConnection:
                 break
             self._queue.popleft()
         return session, update
-
-
-# The server on stdin and stdout. All other output is redirected to stderr.
-
-_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Maximum size of a message in bytes. Prompts may contain images."""
-_AGENT_MODULE = "holdfast.acp.agent"
 
 
 class _NoPipes(Exception):
@@ -212,7 +209,7 @@ class _BriefFormatter(logging.Formatter):
         return super().format(record)
 
 
-def serve_editor(where: ServerLocation) -> None:
+def serve_editor(location: ServerLocation) -> None:
     """Serve an editor until it disconnects."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_BriefFormatter("holdfast acp: %(message)s"))
@@ -221,18 +218,18 @@ def serve_editor(where: ServerLocation) -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     try:
-        asyncio.run(_serve(where, out))
+        asyncio.run(_serve(location, out))
     except _NoPipes:
         raise BadRequest("Stdin and stdout must be pipes, as an editor creates them.") from None
 
 
-async def _serve(where: ServerLocation, out: int) -> None:
+async def _serve(location: ServerLocation, out: int) -> None:
     pipes = await _open_pipes(out)
     tasks = TaskOwner()
     loading = tasks.start(asyncio.to_thread(import_module, _AGENT_MODULE), name="load the agent")
     forms = await _answer_initialize(pipes)
     editor = EditorConnection(pipes)
-    agent = (await loading).HoldfastAgent(where, editor)
+    agent = (await loading).HoldfastAgent(location, editor)
     agent.supports_forms = forms
     await agent.serve(pipes)
 

@@ -71,7 +71,7 @@ def _mention(uri: str, name: str, directory: str) -> str:
     """Return a mention of a file that a model can resolve, or the URI if it is not a file."""
     if _local_path(uri):
         shown = _display_path(uri, directory)
-        return f'@"{shown}"' if any(letter.isspace() for letter in shown) else f"@{shown}"
+        return f'@"{shown}"' if any(character.isspace() for character in shown) else f"@{shown}"
     return f"{name} ({uri})" if name and name != uri else uri
 
 
@@ -107,9 +107,9 @@ def split_command(text: str) -> tuple[str, str]:
     )
 
 
-def mcp_settings(given: Iterable[Mapping[str, Any]]) -> dict[str, McpSettings]:
+def mcp_settings(declared: Iterable[Mapping[str, Any]]) -> dict[str, McpSettings]:
     """Return the MCP servers of an editor, with names that are valid in tool names."""
-    return {_server_name(str(server["name"])): _server(server) for server in given}
+    return {_server_name(str(server["name"])): _server(server) for server in declared}
 
 
 def _server(server: Mapping[str, Any]) -> McpSettings:

@@ -3,8 +3,8 @@
 from holdfast.acp.approvals import BridgeContext
 from holdfast.acp.tool_calls import Json
 from holdfast.client.errors import ClientError
-from holdfast.domain.extensions import CommandNote
-from holdfast.domain.files import UndoAsk, UndoReport
+from holdfast.domain.extensions import CommandInfo
+from holdfast.domain.files import UndoReport, UndoRequest
 from holdfast.domain.ids import SessionId
 
 __all__ = ["BUILT_IN", "SlashCommands"]
@@ -43,7 +43,7 @@ class SlashCommands:
                 await client.summarize(workspace, self._session)
                 self._send_text("The session was summarised.")
             case _:
-                report = await client.undo_changes(workspace, UndoAsk(session_id=self._session))
+                report = await client.undo_changes(workspace, UndoRequest(session_id=self._session))
                 self._send_text(_undo_text(report))
         return ""
 
@@ -52,7 +52,7 @@ class SlashCommands:
         self._bridge.send_updates(self._session, [update])
 
 
-def _to_command(note: CommandNote) -> Json:
+def _to_command(note: CommandInfo) -> Json:
     hint = note.hint or " ".join(f"<{item.name}>" for item in note.arguments)
     more = {"input": {"hint": hint}} if hint else {}
     return {"name": note.name, "description": note.description or f"/{note.name}", **more}

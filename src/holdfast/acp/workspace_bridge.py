@@ -31,7 +31,7 @@ from holdfast.acp.tool_calls import Json
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError, ConnectionLost, ServerProblem, Unreachable
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.approvals import PermissionRequest, QuestionRequest
 from holdfast.domain.events import (
@@ -64,10 +64,10 @@ class WorkspaceBridge:
     """The bridge of one workspace, open until the editor disconnects. `modes` is the approval mode of each session."""
 
     def __init__(
-        self, where: ServerLocation, directory: str, environment: Sequence[str], editor: EditorConnection
+        self, location: ServerLocation, directory: str, environment: Sequence[str], editor: EditorConnection
     ) -> None:
-        self._connection = WorkspaceConnection(where, directory, environment)
-        self._is_local = bool(where.address.path) and where.again is None
+        self._connection = WorkspaceConnection(location, directory, environment)
+        self._is_local = bool(location.address.path) and location.again is None
         self._mcp_servers: dict[str, McpSettings] = {}
         """The editor's MCP servers, merged from all its sessions."""
         self._editor = editor

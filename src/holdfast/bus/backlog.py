@@ -20,8 +20,8 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.bus.frames import Frame
-from holdfast.domain.deleted_session_events import redact_event, session_of
 from holdfast.domain.errors import HoldfastError
+from holdfast.domain.event_redaction import redact_event, session_of
 from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import Entry
@@ -34,7 +34,7 @@ WholeParts: TypeAlias = Callable[[], Iterable[Frame]]
 _ENVELOPE = 160
 """Approximate size of a delta without its text, in bytes."""
 
-_FEW = 4
+_MERGE_THRESHOLD = 4
 """Up to this many frames are returned without merging: a reader that takes so few keeps up."""
 
 _by_index = attrgetter("index")
@@ -61,6 +61,7 @@ class _Ring:
     __slots__ = ("_frames", "end", "first", "weight")
 
     def __init__(self) -> None:
+        # A dict by position instead of a deque: readers start in the middle, where a deque needs linear time.
         self._frames: dict[int, tuple[Frame, int]] = {}
         self.first = 0
         self.end = 0
@@ -90,12 +91,14 @@ class _Ring:
         """Replace the frames of a deleted session."""
         for place, (frame, weight) in self._frames.items():
             if session_of(frame.event) == session:
+                # The frame stays, because readers count frames, and its number must not be missing from the stream.
                 emptied = Frame(frame.index, number=frame.number, event=redact_event(frame.event, session))
                 self._frames[place] = (emptied, weight)
 
     def slice(self, start: int, limit: int) -> list[Frame]:
         frames = self._frames
         end = self.end
+        # The usual case of a reader that keeps up, once per token.
         if end - start == 1:
             return [frames[start][0]]
         return [frames[place][0] for place in range(start, min(start + limit, end))]
@@ -128,6 +131,7 @@ class Backlog:
     def append_live(self, event: LiveEvent) -> None:
         """Append a live event: growth to its own ring, all others to the kept frames."""
         frame = Frame(self._index + 1, event=event)
+        # The size is estimated: encoding here would encode every delta, even if it is merged before it is sent.
         if type(event) is MessageDeltaEvent:
             self._append(self.growth, frame, _ENVELOPE + _weight(event.payload.text))
         elif isinstance(event, MessagePartEvent | ToolOutputEvent):
@@ -158,13 +162,15 @@ class Backlog:
         ring.append(frame, weight)
         policy = self._policy
         while self._count > policy.frames or self._weight > policy.bytes:
+            # One frame above the limit is held: otherwise no reader could ever receive it.
             if self._count == 1:
                 return
             self._count -= 1
-            self._weight -= self._expendable().drop_oldest()
+            self._weight -= self._ring_to_trim().drop_oldest()
 
-    def _expendable(self) -> _Ring:
+    def _ring_to_trim(self) -> _Ring:
         growth, policy = self.growth, self._policy
+        # The last kept frame is never dropped before growth: a reader that loses it is disconnected.
         exceeds = len(growth) > policy.frames // 4 or growth.weight > policy.bytes // 4
         return growth if exceeds or len(self.kept) <= 1 else self.kept
 
@@ -183,6 +189,7 @@ class Reader:
         """Move behind the newest frame. The text that was streamed so far is missing."""
         self._kept = self._backlog.kept.end
         self._growth = self._backlog.growth.end
+        # A reader that starts in the middle of a part would see a delta without its beginning.
         self._is_behind = True
 
     @property
@@ -195,12 +202,14 @@ class Reader:
         while True:
             frames = self._step(limit, whole)
             if frames:
-                return merge_deltas(frames) if merge and len(frames) > _FEW else frames
+                return merge_deltas(frames) if merge and len(frames) > _MERGE_THRESHOLD else frames
+            # An empty step with more to read consisted of frames that the reader already has from the log.
             if self._kept == self._backlog.kept.end and self._growth == self._backlog.growth.end:
                 return frames
 
     def _step(self, limit: int, whole: WholeParts) -> list[Frame]:
         kept, growth = self._backlog.kept, self._backlog.growth
+        # Growth may be missed, a numbered frame may not: the reader has to resume through the log.
         if self._kept < kept.first:
             raise ReaderCut(self.cursor)
         if self._is_behind or self._growth < growth.first:
@@ -210,33 +219,35 @@ class Reader:
             self._growth += len(frames)
             return frames
         if self._growth == growth.end:
-            return self._take_kept(limit)
-        return self._take_both(limit)
+            return self._read_kept(limit)
+        return self._read_both(limit)
 
     def _catch_up(self, limit: int, whole: WholeParts) -> list[Frame]:
         """Return kept frames only; after the last of them the open parts, which then include all growth up to now."""
-        frames = self._take_kept(limit)
+        frames = self._read_kept(limit)
+        # Not earlier: a whole part is newer than kept frames that precede it, and clients apply frames in order.
         if self._kept == self._backlog.kept.end:
             frames.extend(whole())
             self._growth = self._backlog.growth.end
             self._is_behind = False
         return frames
 
-    def _take_kept(self, limit: int) -> list[Frame]:
+    def _read_kept(self, limit: int) -> list[Frame]:
         frames = self._backlog.kept.slice(self._kept, limit)
         self._kept += len(frames)
-        return self._unseen(frames)
+        return self._skip_delivered(frames)
 
-    def _take_both(self, limit: int) -> list[Frame]:
+    def _read_both(self, limit: int) -> list[Frame]:
         kept = self._backlog.kept.slice(self._kept, limit)
         growth = self._backlog.growth.slice(self._growth, limit)
+        # The rings are ordered by themselves. The index restores the order of publication between them.
         frames = sorted(kept + growth, key=_by_index)[:limit]
         last = frames[-1].index
         self._kept += bisect_right(kept, last, key=_by_index)
         self._growth += bisect_right(growth, last, key=_by_index)
-        return self._unseen(frames)
+        return self._skip_delivered(frames)
 
-    def _unseen(self, frames: list[Frame]) -> list[Frame]:
+    def _skip_delivered(self, frames: list[Frame]) -> list[Frame]:
         unseen = []
         for frame in frames:
             number = frame.number
@@ -254,12 +265,14 @@ def merge_deltas(frames: Iterable[Frame]) -> list[Frame]:
     open_joins: dict[tuple[MessageId, int], _Joined] = {}
     for frame in frames:
         event = frame.event
+        # Deltas are not moved across other events: a structural change may refer to the text before it.
         if not isinstance(event, MessageDeltaEvent):
             open_joins.clear()
             merged.append(frame)
             continue
         delta = event.payload
         join = open_joins.get((delta.message_id, delta.part))
+        # An offset that does not continue the text is a repetition or a hole, which the client detects.
         if join is None or join.end != delta.offset:
             join = open_joins[delta.message_id, delta.part] = _Joined(delta.offset)
             merged.append(join)

@@ -38,7 +38,7 @@ __all__ = ["Bus", "EventLog", "OpenParts", "Subscription"]
 OpenParts = Callable[[], Iterable[MessagePart]]
 """Returns the parts that currently grow, with at least the text of every published delta."""
 
-_AT_ONCE = 512
+_BATCH_SIZE = 512
 """Default number of frames returned by one `take`, and the page size of a replay."""
 
 
@@ -67,6 +67,7 @@ class Bus:
         self._open_parts = open_parts
         self._backlog = Backlog(policy or SlowReaderPolicy())
         self._newest = record.newest
+        # An ordered set: readers are woken in the order in which they began to wait.
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._whole: tuple[Frame, ...] | None = None
         self._readers = 0
@@ -94,8 +95,10 @@ class Bus:
         for entry in entries:
             if entry.number > self._newest:
                 self._newest = entry.number
+                # Readers that are behind must not receive the content of a session that is deleted by now.
                 if isinstance(entry.event, SessionEvent) and entry.event.change.type == "deleted":
                     self._backlog.empty(entry.event.change.object.id)
+                # Without readers the log is sufficient: a later subscription replays it up to `_newest`.
                 if self._readers:
                     self._backlog.append(entry)
         self._whole = None
@@ -105,6 +108,7 @@ class Bus:
         """Publish a live event to current subscribers. It is not buffered when there are none: late subscribers receive
         each open part in full.
         """
+        # Open parts have grown, or were closed, since the frames were made.
         self._whole = None
         if self._readers and not self._is_closed:
             self._backlog.append_live(event)
@@ -121,7 +125,7 @@ class Bus:
         self._is_closed = True
         self._wake()
 
-    def _forget(self) -> None:
+    def _drop_delivered(self) -> None:
         """Drop the frames if every reader has them. A later reader finds the events it missed in the log."""
         if len(self._waiting) == self._readers:
             self._backlog.clear()
@@ -129,8 +133,10 @@ class Bus:
     def _wake(self) -> None:
         if not self._waiting:
             return
+        # Swap before waking: a reader that runs and waits again registers for the next event.
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
+            # A cancelled `take` leaves a cancelled future behind until its task runs.
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -153,6 +159,7 @@ class Subscription:
         self._since = since
         self._merge = merge
         self._target = bus._newest
+        # Target and backlog position are taken in the same synchronous step; see the theory of operation.
         self._reader = bus._backlog.reader(bus._newest)
         self._phase: Literal["greet", "replay", "live"] = "greet"
         self._waiter: asyncio.Future[None] | None = None
@@ -167,7 +174,7 @@ class Subscription:
         """The last number this reader has: a new subscription since it receives exactly the rest."""
         return self._reader.cursor
 
-    async def take(self, limit: int = _AT_ONCE) -> list[Frame]:
+    async def take(self, limit: int = _BATCH_SIZE) -> list[Frame]:
         """Return the next frames, at least one, and wait for them; an empty list when the subscription has ended.
 
         Returns about `limit` frames; open parts are added to them. Raises `ReaderCut` when the reader was too slow, and
@@ -176,11 +183,12 @@ class Subscription:
         bus, reader = self._bus, self._reader
         while not self._is_closed:
             if self._phase != "live":
-                frames = await (self._greet() if self._phase == "greet" else self._replay(limit))
+                frames = await (self._start_reading() if self._phase == "greet" else self._replay(limit))
                 if frames:
                     return frames
                 continue
             frames = reader.take(limit, bus._whole_parts, merge=self._merge)
+            # A closed bus has no more events, but the reader first receives those that were published.
             if frames or bus._is_closed:
                 return frames
             await self._wait()
@@ -196,16 +204,18 @@ class Subscription:
             self._bus._readers -= 1
             if self._waiter is not None:
                 self._bus._waiting.pop(self._waiter, None)
-            self._bus._forget()
+            self._bus._drop_delivered()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _greet(self) -> list[Frame]:
+    async def _start_reading(self) -> list[Frame]:
         """Return the hello and choose the start. Between a commit and its publication the log is ahead of the bus."""
         bus, since = self._bus, self._since
+        # A cursor below the oldest number has lost events; one above the newest belongs to another database.
         oldest, newest = await bus._log.bounds(bus._record.id)
         is_gap = since is not None and (0 < since < oldest - 1 or since > max(newest, self._target))
         if since is not None and not is_gap:
+            # 0 requests everything that is still stored, which may begin later than number 1.
             self._reader.cursor = since or min(oldest - 1, self._target)
         cursor = max(self._target, self._reader.cursor)
         frames = [Frame(event=HelloEvent(Hello(cursor, oldest, bus._record.epoch)))]
@@ -223,7 +233,9 @@ class Subscription:
             else:
                 self._phase = "live"
             return []
+        # The page may contain numbers above the target, which the backlog delivers.
         page = await bus._log.events_after(bus._record.id, reader.cursor, limit)
+        # After an unclean end the numbering skips ahead, so a missing number alone is no gap; a trimmed log is one.
         if not page or page[0][0] != reader.cursor + 1:
             oldest, _ = await bus._log.bounds(bus._record.id)
             if oldest > reader.cursor + 1:
@@ -231,13 +243,15 @@ class Subscription:
                 reader.cursor = self._target
                 return [self._gap(self._target, oldest)]
         frames = [Frame(number=number, body=body) for number, body in page if number <= target]
+        # No event up to the target is stored: the numbering has skipped ahead.
         reader.cursor = min(page[-1][0], target) if page else target
         return frames
 
     async def _wait(self) -> None:
         waiter = self._waiter = asyncio.get_running_loop().create_future()
+        # Waiting means having everything. If all readers wait, no frame is needed any more.
         self._bus._waiting[waiter] = None
-        self._bus._forget()
+        self._bus._drop_delivered()
         try:
             await waiter
         finally:

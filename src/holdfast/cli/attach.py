@@ -19,7 +19,7 @@ from holdfast.cli.run_client.run_lookup import latest_session, resolve_session
 from holdfast.cli.server_connection import ServerConnection, new_id
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.events import CursorFilter, StreamEvent, decode_event
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.domain.events import (
     ConfigChangedEvent,
@@ -37,7 +37,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Message, Part, ToolCallPart, ToolResultPart, text_of
 from holdfast.http11.sse import SseEvent
-from holdfast.protocol.bodies import AgentMessage, Skip, SnapshotBody
+from holdfast.protocol.bodies import AgentMessage, SkipPermissions, SnapshotBody
 
 __all__ = ["command"]
 
@@ -280,7 +280,7 @@ def _follow_with(
 
 
 def _auto_approves(connection: ServerConnection) -> bool:
-    return connection.request(Skip, "GET", connection.path("permissions", "skip")).skip
+    return connection.request(SkipPermissions, "GET", connection.path("permissions", "skip")).skip
 
 
 def _read_events(stream: SyncEventStream, terminal: _AttachedTerminal | None) -> Iterator[SseEvent]:

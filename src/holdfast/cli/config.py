@@ -173,7 +173,7 @@ def schema() -> None:
     """
     import msgspec
 
-    from holdfast.config.schema import settings_schema
+    from holdfast.config.json_schema import settings_schema
 
     click.echo(msgspec.json.format(msgspec.json.encode(settings_schema())).decode())
 
@@ -204,7 +204,7 @@ def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | 
 
 def _all_settings(reading: ConfigSnapshot) -> object:
     """Return the settings with every default."""
-    from holdfast.config.schema import with_defaults
+    from holdfast.config.json_schema import with_defaults
 
     return with_defaults(reading.settings)
 
@@ -259,13 +259,13 @@ def _show_lines(rows: list[tuple[str, str, str]], *, origin: bool) -> None:
     if origin:
         table.add_column("FROM", style="dim", overflow="fold")
     for key, text, where in rows:
-        cells = [Text(printable(cell)) for cell in (key, text, *([_short(where)] if origin else []))]
+        cells = [Text(printable(cell)) for cell in (key, text, *([_abbreviate_home(where)] if origin else []))]
         cells[0].stylize("cyan")
         table.add_row(*cells)
     Console().print(table)
 
 
-def _short(path: str) -> str:
+def _abbreviate_home(path: str) -> str:
     home = os.path.expanduser("~")
     return "~" + path[len(home) :] if path.startswith(f"{home}/") else path
 
@@ -308,7 +308,7 @@ def _hook_and_rule_problems(configuration: Configuration) -> list[Problem]:
     """Return problems of hooks in Claude Code's files, and saved rules that are out of date."""
     from holdfast.extensions.hooks.hooks import load_claude_settings
     from holdfast.extensions.search_paths import claude_settings_files
-    from holdfast.runtime.permission_rules import outdated_rules
+    from holdfast.runtime.permission_check import outdated_rules
 
     files = (load_claude_settings(folder) for folder in claude_settings_files(configuration.locations, os.environ))
     found = [problem for file in files if file is not None for problem in file.hooks.problems]

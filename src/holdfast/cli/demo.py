@@ -20,7 +20,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.demo_worker import COUNT, HELLO, LOOK, NOTES, STORY, TIDE, WorkerCommand, WorkerOutput
+from holdfast.cli.demo_worker import COUNT, HELLO, LIST_PROMPT, LONG_PROMPT, NOTES, TIDE, WorkerCommand, WorkerOutput
 from holdfast.domain.events import (
     Event,
     MessageDeltaEvent,
@@ -280,7 +280,7 @@ def command(*, fast: bool, keep: bool, worker: tuple[Path, Path] | None) -> None
         return
     directory = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
-        finished = asyncio.run(_play(directory, fast=fast))
+        finished = asyncio.run(_run_demo(directory, fast=fast))
     except KeyboardInterrupt:
         finished = False
         Console().print("\n[dim]Stopped.[/dim]")
@@ -292,7 +292,7 @@ def command(*, fast: bool, keep: bool, worker: tuple[Path, Path] | None) -> None
     sys.exit(0 if finished else 130)
 
 
-async def _play(directory: Path, *, fast: bool) -> bool:
+async def _run_demo(directory: Path, *, fast: bool) -> bool:
     project, data = directory / "project", directory / "data"
     project.mkdir()
     (project / "notes.txt").write_text(NOTES, "utf-8")
@@ -315,7 +315,7 @@ async def _show_prompt(printer: DemoPrinter, worker: Worker, session: str) -> No
     await printer.section(
         "1", "A prompt", "It is stored before the response. From then on it belongs to the workspace."
     )
-    await printer.prompt(worker, session, "look", LOOK)
+    await printer.prompt(worker, session, "look", LIST_PROMPT)
     await worker.wait_for_end("look")
     printer.line("The model is scripted; the tools were real, and so is the file they changed.")
 
@@ -324,7 +324,7 @@ async def _show_cancel(printer: DemoPrinter, worker: Worker, session: str) -> No
     await printer.section(
         "2", "A cancel", "It stops every prompt that was sent before it, and none that is sent later."
     )
-    await printer.prompt(worker, session, "story", STORY)
+    await printer.prompt(worker, session, "story", LONG_PROMPT)
     await worker.wait_for_pieces("story", 18)
     await printer.prompt(worker, session, "again", "And another one after that.")
     began = time.perf_counter()

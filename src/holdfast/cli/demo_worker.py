@@ -23,18 +23,29 @@ from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 
-__all__ = ["COUNT", "HELLO", "LOOK", "NOTES", "STORY", "TIDE", "WorkerCommand", "WorkerOutput", "script", "serve"]
+__all__ = [
+    "COUNT",
+    "HELLO",
+    "LIST_PROMPT",
+    "LONG_PROMPT",
+    "NOTES",
+    "TIDE",
+    "WorkerCommand",
+    "WorkerOutput",
+    "script",
+    "serve",
+]
 
 
-LOOK = "What is in this directory? Add a line to notes.txt that says hello."
-STORY = "Tell me a long story about a lighthouse."
+LIST_PROMPT = "What is in this directory? Add a line to notes.txt that says hello."
+LONG_PROMPT = "Tell me a long story about a lighthouse."
 HELLO = "Are you still there?"
 COUNT = "Count the waves, slowly."
 TIDE = "When you are done: when is high tide?"
 
 NOTES = "Things to remember:\n- the tide\n"
 
-_STORY_TEXT = (
+_LONG_RESPONSE = (
     "Once there was a lighthouse at the end of a long spit of sand. Its keeper lit the lamp each evening, and each "
     "evening the same ship went by without ever landing. The keeper wrote it down in a book: the hour, the wind, the "
     "colour of the sails. Years went by, and the book grew thick, and one night the lamp went out and the ship"
@@ -42,7 +53,7 @@ _STORY_TEXT = (
 _COUNT_TEXT = ", ".join(f"wave {number}" for number in range(1, 60)) + ", and the last wave."
 
 _ANSWERS = {
-    STORY: _STORY_TEXT,
+    LONG_PROMPT: _LONG_RESPONSE,
     HELLO: "Yes. The cancel covered what was asked before it, and nothing after it.",
     COUNT: _COUNT_TEXT,
     TIDE: "High tide is at six. You asked before the crash; the question was on disk, so here is the answer.",
@@ -57,8 +68,8 @@ def script(request: ModelRequest) -> Step:
         if message.role == "user":
             break
         results += message.role == "tool"
-    prompt = next((text for text in reversed(asked) if text in _ANSWERS or text == LOOK), "")
-    acts = _directory_step(results) if prompt == LOOK else (Say(_ANSWERS.get(prompt, "I only know my script.")),)
+    prompt = next((text for text in reversed(asked) if text in _ANSWERS or text == LIST_PROMPT), "")
+    acts = _directory_step(results) if prompt == LIST_PROMPT else (Say(_ANSWERS.get(prompt, "I only know my script.")),)
     return Step(acts, Usage(120 + 40 * results, 60))
 
 

@@ -21,12 +21,12 @@ from holdfast.cli.local_settings import load_configuration, local_options, uses_
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
-from holdfast.client.locate import ServerLocation, locate, secure_directory
-from holdfast.client.server_check import VersionMismatch
+from holdfast.client.server_launcher import ServerLocation, locate, secure_directory
 from holdfast.client.terminal_text import printable, sanitize
-from holdfast.distribution import DISTRIBUTION, FOREIGN_DISTRIBUTION, REPAIR
+from holdfast.client.version_check import VersionMismatch
 from holdfast.domain.doctor import Finding, Health, Severity
 from holdfast.domain.errors import HoldfastError
+from holdfast.install_hint import DISTRIBUTION, FOREIGN_DISTRIBUTION, REPAIR
 from holdfast.protocol.bodies import VersionInfo
 
 __all__ = ["dirs_command", "doctor_command", "logs_command", "prompt_command"]

@@ -8,9 +8,9 @@ from holdfast.cli.common import DefaultGroup, location_options, report_errors, t
 from holdfast.cli.console.run_output import print_stderr, sanitize_for_stdout
 from holdfast.cli.server_connection import open_connection
 from holdfast.client.terminal_text import printable
-from holdfast.domain.extensions import AgentNote, CommandNote
+from holdfast.domain.extensions import CommandInfo, SubagentInfo
 from holdfast.protocol.bodies import WorkspaceBody
-from holdfast.protocol.extension_routes import CommandAsk, CommandText, SkillAsk, SkillInfo
+from holdfast.protocol.extension_routes import CommandExpansion, CommandRequest, SkillInfo, SkillRequest
 
 __all__ = ["agents_command", "commands_command", "skills_command"]
 
@@ -59,7 +59,7 @@ def show_skill(*, skill: str, as_json: bool, **location: str | None) -> None:
     """Show a skill, with its front matter."""
     with report_errors():
         connection = open_connection(location)
-        raw = connection.send("POST", connection.path("skills", "read"), body=SkillAsk(skill), can_repeat=True)
+        raw = connection.send("POST", connection.path("skills", "read"), body=SkillRequest(skill), can_repeat=True)
     if as_json:
         click.echo(raw.strip())
         return
@@ -92,7 +92,7 @@ def list_commands(*, as_json: bool, **location: str | None) -> None:
         if as_json:
             click.echo(connection.send("GET", connection.path("commands")).strip())
             return
-        found = connection.request(tuple[CommandNote, ...], "GET", connection.path("commands"))
+        found = connection.request(tuple[CommandInfo, ...], "GET", connection.path("commands"))
         rows = [
             (f"/{note.name} {_argument_hint(note)}".rstrip(), note.source, printable(note.description))
             for note in found
@@ -113,17 +113,17 @@ def show_command(*, words: tuple[str, ...], as_json: bool, **location: str | Non
     prompt = " ".join(words)
     with report_errors():
         connection = open_connection(location)
-        body = CommandAsk(prompt if prompt.startswith("/") else f"/{prompt}")
+        body = CommandRequest(prompt if prompt.startswith("/") else f"/{prompt}")
         raw = connection.send("POST", connection.path("commands", "expand"), body=body, can_repeat=True)
     if as_json:
         click.echo(raw.strip())
         return
     import msgspec
 
-    click.echo(sanitize_for_stdout(msgspec.json.decode(raw, type=CommandText).prompt))
+    click.echo(sanitize_for_stdout(msgspec.json.decode(raw, type=CommandExpansion).prompt))
 
 
-def _argument_hint(note: CommandNote) -> str:
+def _argument_hint(note: CommandInfo) -> str:
     return printable(note.hint) or " ".join(f"{item.name}=…" for item in note.arguments)
 
 
@@ -150,7 +150,7 @@ def list_agents(*, as_json: bool, **location: str | None) -> None:
         if as_json:
             click.echo(connection.send("GET", connection.path("agents")).strip())
             return
-        found = connection.request(tuple[AgentNote, ...], "GET", connection.path("agents"))
+        found = connection.request(tuple[SubagentInfo, ...], "GET", connection.path("agents"))
         if not found:
             print_stderr("There are no agents here: add a Markdown file to .holdfast/agents.")
             return
@@ -163,7 +163,7 @@ def list_agents(*, as_json: bool, **location: str | None) -> None:
                 )
 
 
-def _tool_list(note: AgentNote) -> str:
+def _tool_list(note: SubagentInfo) -> str:
     if note.tools is None:
         return "all"
     shown = ", ".join(note.tools[:4])

@@ -22,7 +22,7 @@ _STORE_LABELS = {"keyring": "keyring", "file": "file", "token": "signed in"}
 
 class _KeySource(NamedTuple):
     provider: str
-    where: str
+    source: str
     what: str
 
 
@@ -86,7 +86,7 @@ def logout(*, provider: str, cwd: str, data_dir: str | None) -> None:
         click.echo(f"The key of {printable(provider)} is deleted.", err=True)
         for key in _other_keys(configuration):
             if key.provider == provider:
-                click.echo(f"Another key remains in effect: {key.where} {printable(key.what)}.", err=True)
+                click.echo(f"Another key remains in effect: {key.source} {printable(key.what)}.", err=True)
 
 
 def _credentials(configuration: Configuration) -> Credentials:
@@ -101,8 +101,8 @@ def _login(credentials: Credentials, configuration: Configuration, name: str) ->
         key = sys.stdin.read(_MAX_INPUT)
     if not str(key).strip():
         raise CommandError("No key was given: enter it at a terminal, or pipe it in.")
-    where = credentials.put(provider, str(key).strip())
-    place = "the keyring" if where == "keyring" else printable(credentials.path)
+    source = credentials.put(provider, str(key).strip())
+    place = "the keyring" if source == "keyring" else printable(credentials.path)
     click.echo(f"The key of {printable(provider)} is stored in {place}.", err=True)
     if _provider_id(configuration, provider) is None:
         click.echo(_unknown_provider_hint(configuration, provider), err=True)
@@ -124,28 +124,28 @@ def _unknown_provider_hint(configuration: Configuration, provider: str) -> str:
 
     catalog = load_catalog(Path(configuration.locations.data_dir))
     close = close_matches(provider, [*configuration.settings.providers, *(known.id for known in catalog.providers)])
-    meant = f" Did you mean {' or '.join(map(printable, close))}? Then holdfast logout {printable(provider)}."
+    suggestion = f" Did you mean {' or '.join(map(printable, close))}? Then holdfast logout {printable(provider)}."
     return (
         f"There is no provider of this name yet: configure it under providers.{printable(provider)} in your settings "
-        f"(holdfast config edit).{meant if close else ''}"
+        f"(holdfast config edit).{suggestion if close else ''}"
     )
 
 
 def _list(configuration: Configuration, credentials: Credentials, *, as_json: bool) -> None:
     stored = [
-        _KeySource(name, _STORE_LABELS[held], credentials.path if held != "keyring" else "")
-        for name, held in credentials.providers().items()
+        _KeySource(name, _STORE_LABELS[store], credentials.path if store != "keyring" else "")
+        for name, store in credentials.providers().items()
     ]
     keys = sorted([*_other_keys(configuration), *stored])
     if as_json:
         import msgspec
 
-        rows = [{"provider": key.provider, "where": key.where, "name": key.what} for key in keys]
+        rows = [{"provider": key.provider, "source": key.source, "name": key.what} for key in keys]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
     elif not keys:
         click.echo("No provider has a key yet: use holdfast login PROVIDER, or set its environment variable.", err=True)
     else:
-        rows_of_text = [(printable(key.provider), key.where, printable(key.what)) for key in keys]
+        rows_of_text = [(printable(key.provider), key.source, printable(key.what)) for key in keys]
         click.echo(table(("PROVIDER", "FROM", "NAME"), rows_of_text))
 
 

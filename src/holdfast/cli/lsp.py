@@ -10,10 +10,10 @@ import msgspec
 from holdfast.cli.common import CommandError, DefaultGroup, location_options, report_errors, table
 from holdfast.cli.console.run_output import print_stderr
 from holdfast.cli.server_connection import ServerConnection, sleep
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.client.terminal_text import printable
 from holdfast.domain.extensions import LspInfo, LspState
-from holdfast.protocol.extension_routes import LspLog, LspName, LspPath, LspRestarted
+from holdfast.protocol.extension_routes import LspLog, LspRestartRequest, LspRestartResponse, LspStartRequest
 
 __all__ = ["command"]
 
@@ -61,7 +61,7 @@ def start(*, path: str, **location: Any) -> None:  # noqa: ANN401
         if not location["host"] and not os.path.isfile(os.path.join(location["cwd"], path)):
             raise CommandError(f"There is no file {printable(path)}.")
         connection = _open(location)
-        connection.send("POST", connection.path("lsps", "start"), body=LspPath(path))
+        connection.send("POST", connection.path("lsps", "start"), body=LspStartRequest(path))
         _print_servers(_wait_until_started(connection), as_json=False)
 
 
@@ -72,7 +72,9 @@ def restart(*, name: str, **location: Any) -> None:  # noqa: ANN401
     """Restart a server, or all running servers."""
     with report_errors():
         connection = _open(location)
-        names = connection.request(LspRestarted, "POST", connection.path("lsps", "restart"), body=LspName(name)).names
+        names = connection.request(
+            LspRestartResponse, "POST", connection.path("lsps", "restart"), body=LspRestartRequest(name)
+        ).names
         if not names:
             print_stderr("No language server is running: it starts with the first file of its language.")
             return

@@ -11,8 +11,8 @@ import sys
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
-    "tui": ("holdfast.cli.clients:tui_command", "Open the terminal app (the default)."),
-    "web": ("holdfast.cli.clients:web_command", "Open the web page in the browser."),
+    "tui": ("holdfast.cli.frontends:tui_command", "Open the terminal app (the default)."),
+    "web": ("holdfast.cli.frontends:web_command", "Open the web page in the browser."),
     "run": ("holdfast.cli.run", "Send a prompt and print the answer."),
     "runs": ("holdfast.cli.runs", "List runs, wait for one, cancel one."),
     "sessions": ("holdfast.cli.sessions", "List, read, rename, delete and export sessions."),
@@ -40,7 +40,10 @@ COMMANDS = {
     ),
     "prompt": ("holdfast.cli.diagnostics:prompt_command", "Show the system prompt."),
     "undo": ("holdfast.cli.undo", "Revert the file changes of a run."),
-    "acp": ("holdfast.cli.clients:acp_command", "Serve the Agent Client Protocol for an editor, on stdin and stdout."),
+    "acp": (
+        "holdfast.cli.frontends:acp_command",
+        "Serve the Agent Client Protocol for an editor, on stdin and stdout.",
+    ),
     "doctor": ("holdfast.cli.diagnostics:doctor_command", "Check the installation and list problems with remedies."),
     "stats": ("holdfast.cli.stats", "Show usage statistics: runs, models, tools, cost."),
     "logs": ("holdfast.cli.diagnostics:logs_command", "Show the server's log."),
@@ -57,7 +60,7 @@ def main() -> None:
         sys.exit("Holdfast runs on Linux and macOS, not on Windows.")
     _check_package()
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from holdfast.cli.console.stream_failures import replace_closed_streams
+        from holdfast.cli.console.stdio_errors import replace_closed_streams
 
         replace_closed_streams()
     try:
@@ -65,7 +68,7 @@ def main() -> None:
         if code is not None:
             sys.exit(code)
         from holdfast.cli.click_group import holdfast
-        from holdfast.cli.console.stream_failures import escape_unencodable
+        from holdfast.cli.console.stdio_errors import escape_unencodable
 
         escape_unencodable()
         holdfast(prog_name="holdfast")
@@ -73,7 +76,7 @@ def main() -> None:
         # Also while modules are still being imported.
         sys.exit(130)
     except OSError as error:
-        from holdfast.cli.console.stream_failures import handle_write_error
+        from holdfast.cli.console.stdio_errors import handle_write_error
 
         sys.exit(handle_write_error(error))
     finally:
@@ -83,7 +86,7 @@ def main() -> None:
 def _check_package() -> None:
     """Exit with a message if another project's `holdfast` distribution has replaced this package's `__init__`."""
     if not hasattr(sys.modules["holdfast"], "__version__"):
-        from holdfast.distribution import OVERWRITTEN
+        from holdfast.install_hint import OVERWRITTEN
 
         sys.exit(OVERWRITTEN)
 
@@ -103,7 +106,7 @@ def _run_without_click(arguments: list[str]) -> int | None:
 
         return run_fast(arguments[1:])
     if arguments[:1] == ["serve"]:
-        from holdfast.cli.server_start import serve_fast
+        from holdfast.cli.serve import serve_fast
 
         return serve_fast(arguments[1:])
     return None

@@ -15,7 +15,7 @@ from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import Configuration
 from holdfast.domain.errors import NotFound
 from holdfast.domain.extensions import McpInfo
-from holdfast.protocol.extension_routes import McpLog, McpName
+from holdfast.protocol.extension_routes import McpLog, McpServerName
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,7 +56,7 @@ def list_servers(*, as_json: bool, no_wait: bool, **location: Any) -> None:  # n
     with report_errors():
         connection = open_connection(location)
         servers = _wait_until_started(connection, timeout=0.0 if no_wait else _START_TIMEOUT)
-        withheld = _withheld(location)
+        withheld = _untrusted_servers(location)
         if as_json:
             rows = [
                 *(msgspec.to_builtins(info) for info in servers),
@@ -76,7 +76,7 @@ def _wait_until_started(connection: ServerConnection, timeout: float) -> list[Mc
         sleep(_POLL_INTERVAL)
 
 
-def _withheld(location: dict[str, Any]) -> list[str]:
+def _untrusted_servers(location: dict[str, Any]) -> list[str]:
     """Return the servers of a project that is not trusted."""
     if location["host"]:
         return []
@@ -134,7 +134,7 @@ def restart(*, name: str, **location: Any) -> None:  # noqa: ANN401
     """Restart a server."""
     with report_errors():
         connection = open_connection(location)
-        connection.send("POST", connection.path("mcp", "restart"), body=McpName(name))
+        connection.send("POST", connection.path("mcp", "restart"), body=McpServerName(name))
         _print_state(connection, name)
 
 
@@ -350,7 +350,7 @@ def _set_disabled(name: str, *, off: bool, project: bool, cwd: str, data_dir: st
     with report_errors():
         configuration = load_configuration(cwd, data_dir)
         known = configuration.snapshot().settings.mcp
-        if name not in known and name not in _withheld({"host": None, "cwd": cwd, "data_dir": data_dir}):
+        if name not in known and name not in _untrusted_servers({"host": None, "cwd": cwd, "data_dir": data_dir}):
             raise CommandError(
                 f"There is no server {printable(name)}. Configured: {', '.join(sorted(known)) or 'none'}."
             )

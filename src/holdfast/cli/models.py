@@ -186,11 +186,13 @@ def _print_hints(views: list["ProviderView"], term: str, found: list["ProviderVi
 def _print_json(chosen: dict[str, tuple[str, str]], views: list["ProviderView"], problem: str) -> None:
     import msgspec
 
-    whole: dict[str, Any] = {size: {"provider": provider, "model": model} for size, (provider, model) in chosen.items()}
-    whole["providers"] = [{**msgspec.to_builtins(view), "usable": view.is_usable} for view in views]
+    output: dict[str, Any] = {
+        size: {"provider": provider, "model": model} for size, (provider, model) in chosen.items()
+    }
+    output["providers"] = [{**msgspec.to_builtins(view), "usable": view.is_usable} for view in views]
     if problem:
-        whole["problem"] = problem
-    click.echo(msgspec.json.format(msgspec.json.encode(whole)).decode())
+        output["problem"] = problem
+    click.echo(msgspec.json.format(msgspec.json.encode(output)).decode())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from holdfast.cli.common import CommandError, DefaultGroup, age, location_option
 from holdfast.cli.console.run_output import print_result, print_stderr, sanitize_for_stdout
 from holdfast.cli.run_client.run_lookup import resolve_run, resolve_session
 from holdfast.cli.server_connection import FROM_NOW, ServerConnection, resource_path
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.domain.runs import Run
 
 __all__ = ["command"]

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 import click
 
 from holdfast.cli.common import CommandError, DefaultGroup, report_errors, server_options
+from holdfast.cli.serve import ServeArgs, run_server
 from holdfast.cli.server_connection import ServerConnection, sleep
-from holdfast.cli.server_start import ServeArgs, run_server
 from holdfast.client.address import Address
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.locate import locate
-from holdfast.client.server_check import end_of
+from holdfast.client.server_launcher import locate
 from holdfast.client.sync_client import SyncClient
-from holdfast.protocol.bodies import Control, VersionInfo, WorkspaceBody
+from holdfast.client.version_check import end_of
+from holdfast.protocol.bodies import ServerControl, VersionInfo, WorkspaceBody
 
 __all__ = ["serve_command", "server_command"]
 
@@ -135,7 +135,7 @@ def stop(*, force: bool, **location: str | None) -> None:
                 return
             process = connection.request(VersionInfo, "GET", "/v1/version").pid
             ended = end_of(process) if connection.address.path else None
-            connection.send("POST", "/v1/control", body=Control("stop", force), can_repeat=True)
+            connection.send("POST", "/v1/control", body=ServerControl("stop", force), can_repeat=True)
         if not (_wait_until_unreachable(connection) and _wait_until_exited(ended)):
             raise CommandError("The server was requested to stop and is still running: see holdfast logs.")
     click.echo("Stopped.")

@@ -10,7 +10,7 @@ import click
 from holdfast.cli.common import CommandError, location_options, report_errors
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.cli.stats_html import format_duration, render_page
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.domain.usage import Stats
 
 __all__ = ["command"]
@@ -69,10 +69,11 @@ def _lines(stats: Stats, today: date) -> Iterable[str]:
     runs = sum(stats.runs.values())
     outcomes = ", ".join(f"{count} {name}" for name, count in sorted(stats.runs.items(), key=lambda item: -item[1]))
     yield _row("sessions", stats.sessions)
-    yield _row("messages", stats.messages, _each(stats.messages, stats.sessions, "a session"))
+    yield _row("messages", stats.messages, _average(stats.messages, stats.sessions, "a session"))
     yield _row("runs", runs, outcomes)
     yield _row("tokens in use", stats.prompt_tokens + stats.completion_tokens, "in the contexts of all sessions")
-    yield f"  {'cost':<14}{'$' + format(stats.cost, ',.2f'):>12}  {_each(stats.cost, stats.sessions, 'a session', '$')}"
+    cost = "$" + format(stats.cost, ",.2f")
+    yield f"  {'cost':<14}{cost:>12}  {_average(stats.cost, stats.sessions, 'a session', '$')}"
     if stats.seconds:
         answer = format_duration(stats.response_seconds)
         yield f"  {'run duration':<14}{format_duration(stats.seconds):>12}  {answer} an answer"
@@ -89,7 +90,7 @@ def _row(name: str, number: int, more: str = "") -> str:
     return f"  {name:<14}{number:>12,}  {more}".rstrip()
 
 
-def _each(total: float, count: int, what: str, sign: str = "") -> str:
+def _average(total: float, count: int, what: str, sign: str = "") -> str:
     return f"{sign}{total / count:,.2f} {what}" if count else ""
 
 

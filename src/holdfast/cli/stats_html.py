@@ -114,7 +114,7 @@ def _tiles(stats: Stats) -> str:
             f"{format_duration(stats.response_seconds)} an answer" if stats.models else "",
         ),
         ("tool calls", f"{sum(stats.tools.values()):,}", f"{len(stats.tools)} tools" if stats.tools else ""),
-        ("context tokens", _short(stats.prompt_tokens + stats.completion_tokens), ""),
+        ("context tokens", _abbreviate_number(stats.prompt_tokens + stats.completion_tokens), ""),
         ("cost", f"${stats.cost:,.2f}", a_session),
     ]
     tiles = (
@@ -124,7 +124,7 @@ def _tiles(stats: Stats) -> str:
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
-def _short(number: int) -> str:
+def _abbreviate_number(number: int) -> str:
     for size, unit in ((1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")):
         if number >= size:
             return f"{number / size:.1f}{unit}"
@@ -162,14 +162,14 @@ def _outcomes(stats: Stats) -> str:
         )
         at += wide + 4
     keys = "".join(
-        f'<span><i style="background:var(--{name})"></i>{name} <b>{count:,}</b> ({_share(count, total)})</span>'
+        f'<span><i style="background:var(--{name})"></i>{name} <b>{count:,}</b> ({_percentage(count, total)})</span>'
         for name, count in counts
     )
     whole = f'<svg viewBox="0 0 {at - 4:.1f} 20" role="img" aria-label="Runs by outcome">{"".join(parts)}</svg>'
     return f'{whole}<div class="key">{keys}</div>'
 
 
-def _share(count: int, total: int) -> str:
+def _percentage(count: int, total: int) -> str:
     return "&lt;1%" if count * 100 < total else f"{count / total:.0%}"
 
 

@@ -9,8 +9,8 @@ from holdfast.cli.common import location_options, report_errors
 from holdfast.cli.console.run_output import print_stderr, sanitize_for_stdout
 from holdfast.cli.run_client.run_lookup import resolve_run, resolve_session
 from holdfast.cli.server_connection import ServerConnection
-from holdfast.client.locate import locate
-from holdfast.domain.files import UndoAsk, UndoneFile, UndoReport
+from holdfast.client.server_launcher import locate
+from holdfast.domain.files import UndoneFile, UndoReport, UndoRequest
 
 __all__ = ["command"]
 
@@ -48,7 +48,7 @@ def command(
         connection.open()
         path = os.path.abspath(file) if file else ""
         run, chosen = resolve_run(connection, run_id), resolve_session(connection, session)
-        ask = UndoAsk(path, run, dry_run=dry_run, force=force, session_id=chosen)
+        ask = UndoRequest(path, run, dry_run=dry_run, force=force, session_id=chosen)
         report = connection.request(UndoReport, "POST", connection.path("undo"), body=ask)
     for item in report.files:
         click.echo(sanitize_for_stdout(_line(item, cwd, is_done=report.is_done)))

@@ -13,7 +13,7 @@ from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem, message_of
 from holdfast.client.request import OpenResponse
 from holdfast.client.sessions import SessionMethods
-from holdfast.client.stream import QUIET_SECONDS, EventStream
+from holdfast.client.stream import SILENCE_TIMEOUT, EventStream
 from holdfast.client.workspaces import WorkspaceMethods
 from holdfast.domain.approvals import Via
 from holdfast.domain.ids import WorkspaceId
@@ -48,7 +48,7 @@ class Client(WorkspaceMethods, SessionMethods):
         *,
         since: int,
         backoff: Backoff | None = None,
-        quiet_seconds: float = QUIET_SECONDS,
+        quiet_seconds: float = SILENCE_TIMEOUT,
     ) -> EventStream:
         """Follow the events of a workspace: all durable events after the number `since` (0: all that are stored), each
         once, with live events between them.

@@ -11,10 +11,10 @@ moved the accident. Here the composer owns the keyboard, and a request receives 
 
 Three details matter. A request settles only in `tick`, after which the caller draws it as active: a key that was
 pressed before that moment, but is processed later, does not act (`settled_at`). A held Enter repeats after a delay
-that may be longer than `SETTLE`, so an Enter that directly follows another one within `REPEAT` is kept back for `HOLD`
-and dropped if a third one follows (`Route("hold")`, `release`); callers that see repetition (browsers) pass
-`is_repeat` and a `repeat` of 0 instead. A number key may be the beginning of a
-text ("2 more things"): when a letter follows, `Route.restore` gives the digits back for the composer.
+that may be longer than `SETTLE`, so an Enter that directly follows another one within `REPEAT` is kept back for
+`REPEAT_INTERVAL` and dropped if a third one follows (`Route("hold")`, `release`); callers that see repetition
+(browsers) pass `is_repeat` and a `repeat` of 0 instead. A number key may be the beginning of a text ("2 more things"):
+when a letter follows, `Route.restore` returns the digits for the composer.
 
 All times are milliseconds of one monotonic clock. `web/src/dialogs/focus.ts` is the twin of this module; both pass
 `tests/client/answer_focus.json`.
@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple
 
 __all__ = [
     "ARROWS",
-    "HOLD",
     "REPEAT",
+    "REPEAT_INTERVAL",
     "SETTLE",
     "Focus",
     "Kind",
@@ -46,7 +46,7 @@ SETTLE = 500
 """Milliseconds without an appearance or a key press before a request accepts keys."""
 REPEAT = 1_100
 """Terminals do not report key repetition, which begins after up to a second."""
-HOLD = 150
+REPEAT_INTERVAL = 150
 """Longest time between two repetitions of a held key."""
 
 ARROWS = frozenset({"up", "down", "left", "right"})
@@ -130,7 +130,7 @@ def blur(state: Focus, at: int) -> Focus:
 def press(state: Focus, key: str, at: int, *, is_repeat: bool = False) -> tuple[Focus, Route]:
     """Route a key: an arrow, `enter`, `tab`, `escape`, a digit, `text` for other characters and pastes, or `other`."""
     follows_enter = key == state.last_key == "enter"
-    is_repeat = is_repeat or (follows_enter and state.held_at is not None and at - state.held_at < HOLD)
+    is_repeat = is_repeat or (follows_enter and state.held_at is not None and at - state.held_at < REPEAT_INTERVAL)
     after = state._replace(last_key=key, last_key_at=max(at, state.last_key_at), held_at=None)
     if not state.request:
         return after, Route("composer")
@@ -140,7 +140,7 @@ def press(state: Focus, key: str, at: int, *, is_repeat: bool = False) -> tuple[
         return after, Route("request")
     if key == "tab":
         return focus(after), Route("focus")
-    if _acts(state, key) and at >= state.settled_at and not is_repeat:
+    if _accepts_key(state, key) and at >= state.settled_at and not is_repeat:
         if follows_enter and at - state.last_key_at < state.repeat:
             return after._replace(held_at=at), Route("hold")
         return after._replace(digits=state.digits + key if key in _DIGITS else ""), Route("request")
@@ -149,7 +149,7 @@ def press(state: Focus, key: str, at: int, *, is_repeat: bool = False) -> tuple[
     return after, Route("composer", state.digits if key == "text" else "")
 
 
-def _acts(state: Focus, key: str) -> bool:
+def _accepts_key(state: Focus, key: str) -> bool:
     """Return whether a settled request accepts the key."""
     is_choice = key == "enter" or key in ARROWS or (state.kind == "question" and key in _DIGITS)
     return state.is_settled and is_choice
@@ -157,7 +157,7 @@ def _acts(state: Focus, key: str) -> bool:
 
 def release(state: Focus, at: int) -> tuple[Focus, bool]:
     """Return whether the Enter that was kept back acts now, because no other key followed it."""
-    if state.held_at is None or at - state.held_at < HOLD:
+    if state.held_at is None or at - state.held_at < REPEAT_INTERVAL:
         return state, False
     return state._replace(held_at=None, last_key=""), True
 
@@ -183,7 +183,7 @@ def tick(state: Focus, at: int) -> Focus:
 def remaining(state: Focus, at: int) -> int | None:
     """Milliseconds until `release` or `tick` has something to do; None if time alone changes nothing."""
     if state.held_at is not None:
-        return max(0, state.held_at + HOLD - at)
+        return max(0, state.held_at + REPEAT_INTERVAL - at)
     if not state.request or state.is_active or not state.is_empty:
         return None
     return max(0, state.quiet_since + SETTLE - at)

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.client.address import Address, QueryItems, build_request, fill
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
 from holdfast.domain.approvals import Via
-from holdfast.http11.connection import Connection, ConnectionPool, Origin
+from holdfast.http11.client_connection import Connection, ConnectionPool, Origin
 from holdfast.http11.messages import IDEMPOTENT, ConnectionBroken, Head, InvalidResponse
 from holdfast.protocol.routes import ROUTES, Route
 
@@ -118,6 +118,8 @@ class ServerConnections:
         try:
             return await self._pool.connect(_origin_of(self.address), None, _CONNECT_TIMEOUT)
         except OSError as error:
+            if self._is_closed:
+                raise ConnectionLost("This client is closed.") from None
             # A timeout is an OSError without a text.
             reason = str(error) or "it does not answer"
             raise Unreachable(f"No Holdfast server answers at {self.address}: {reason}.") from error

@@ -10,17 +10,17 @@ from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run, RunState
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import (
-    Accepted,
     AgentInfo,
-    AgentInit,
+    AgentInitRequest,
     AgentMessage,
-    Cancelled,
-    FileRead,
+    AnswerResult,
+    CancelledRuns,
+    FileReadRequest,
     NewSession,
-    Resolved,
-    RunPatch,
+    PromptAccepted,
+    RunChange,
     SessionChange,
-    Skip,
+    SkipPermissions,
 )
 
 __all__ = ["SessionMethods"]
@@ -71,7 +71,7 @@ class SessionMethods(RouteMethods):
 
     async def mark_read(self, workspace: WorkspaceId, session: SessionId, path: str) -> None:
         """Record that a file was read."""
-        await self._send("mark_read", body=FileRead(session, path), id=workspace)
+        await self._send("mark_read", body=FileReadRequest(session, path), id=workspace)
 
     async def last_read(self, workspace: WorkspaceId, session: SessionId, path: str) -> str:
         """Return the time at which a session last read a file."""
@@ -84,20 +84,20 @@ class SessionMethods(RouteMethods):
         """Return the model of the agent, and whether it is busy."""
         return await self._call(AgentInfo, "agent_info", id=workspace)
 
-    async def send_prompt(self, workspace: WorkspaceId, prompt: AgentMessage) -> Accepted:
+    async def send_prompt(self, workspace: WorkspaceId, prompt: AgentMessage) -> PromptAccepted:
         """Send a prompt, which is accepted when this returns (C-28: 200 counts as 202). A prompt with a run id is
         repeated after a broken connection, because the server accepts each run id once. Without one, the error is
         raised.
         """
         raw = await self._exchange("send_prompt", {"id": workspace}, body=prompt, can_repeat=bool(prompt.run_id))
         if raw.strip():
-            return self._decode(Accepted, "send_prompt", raw)
+            return self._decode(PromptAccepted, "send_prompt", raw)
         # A server may return an empty body; the request then determines the result.
-        return Accepted(prompt.run_id, prompt.session_id, prompt.to_prompt().effective_delivery, 0)
+        return PromptAccepted(prompt.run_id, prompt.session_id, prompt.to_prompt().effective_delivery, 0)
 
     async def init_agent(self, workspace: WorkspaceId, *, interactive: bool = False) -> None:
         """Check that a model can be used. Changes nothing."""
-        await self._send("init_agent", body=AgentInit(interactive), id=workspace)
+        await self._send("init_agent", body=AgentInitRequest(interactive), id=workspace)
 
     async def update_agent(self, workspace: WorkspaceId) -> None:
         """Reload models and tools."""
@@ -108,13 +108,13 @@ class SessionMethods(RouteMethods):
         return await self._call(Session, "agent_session", id=workspace, sid=session)
 
     @property
-    def _mine(self) -> list[tuple[str, str | int | None]]:
+    def _client_query(self) -> list[tuple[str, str | int | None]]:
         """Query parameter that identifies this client as the originator."""
         return [("client_id", self.client_id)]
 
-    async def cancel_session(self, workspace: WorkspaceId, session: SessionId) -> Cancelled:
+    async def cancel_session(self, workspace: WorkspaceId, session: SessionId) -> CancelledRuns:
         """Cancel all runs of a session, active and queued."""
-        return await self._call(Cancelled, "cancel_session", query=self._mine, id=workspace, sid=session)
+        return await self._call(CancelledRuns, "cancel_session", query=self._client_query, id=workspace, sid=session)
 
     async def count_queued(self, workspace: WorkspaceId, session: SessionId) -> int:
         """Return the number of queued prompts."""
@@ -124,9 +124,9 @@ class SessionMethods(RouteMethods):
         """List the queued prompts."""
         return await self._call(tuple[str, ...], "list_queued", id=workspace, sid=session)
 
-    async def clear_queue(self, workspace: WorkspaceId, session: SessionId) -> Cancelled:
+    async def clear_queue(self, workspace: WorkspaceId, session: SessionId) -> CancelledRuns:
         """Cancel the queued runs."""
-        return await self._call(Cancelled, "clear_queue", query=self._mine, id=workspace, sid=session)
+        return await self._call(CancelledRuns, "clear_queue", query=self._client_query, id=workspace, sid=session)
 
     async def summarize(self, workspace: WorkspaceId, session: SessionId) -> None:
         """Summarize a session. Returns when the summary is complete, without a time limit."""
@@ -151,44 +151,44 @@ class SessionMethods(RouteMethods):
         """Return a run."""
         return await self._call(Run, "get_run", id=workspace, run_id=run)
 
-    async def patch_run(self, workspace: WorkspaceId, run: RunId, patch: RunPatch) -> Run:
+    async def patch_run(self, workspace: WorkspaceId, run: RunId, patch: RunChange) -> Run:
         """Move a queued run, or change its delivery."""
         return await self._call(Run, "patch_run", body=patch, id=workspace, run_id=run)
 
     async def cancel_run(self, workspace: WorkspaceId, run: RunId) -> Run:
         """Cancel a run."""
-        return await self._call(Run, "cancel_run", query=self._mine, id=workspace, run_id=run)
+        return await self._call(Run, "cancel_run", query=self._client_query, id=workspace, run_id=run)
 
     # Approvals and questions
 
-    async def get_skip(self, workspace: WorkspaceId) -> Skip:
+    async def get_skip(self, workspace: WorkspaceId) -> SkipPermissions:
         """Return whether permission requests are skipped."""
-        return await self._call(Skip, "get_skip", id=workspace)
+        return await self._call(SkipPermissions, "get_skip", id=workspace)
 
     async def set_skip(self, workspace: WorkspaceId, *, skip: bool) -> None:
         """Set whether permission requests are skipped."""
-        await self._send("set_skip", body=Skip(skip), id=workspace)
+        await self._send("set_skip", body=SkipPermissions(skip), id=workspace)
 
-    async def grant(self, workspace: WorkspaceId, answer: dict[str, Any]) -> Resolved:
+    async def grant(self, workspace: WorkspaceId, answer: dict[str, Any]) -> AnswerResult:
         """Answer a permission request: the request as received, and the action. The result is False if it was resolved
         before.
         """
         query = [("client_id", self.client_id), ("via", self.via or None)]
-        return await self._call(Resolved, "grant", query=query, body=answer, id=workspace)
+        return await self._call(AnswerResult, "grant", query=query, body=answer, id=workspace)
 
     async def pending_permissions(self, workspace: WorkspaceId) -> tuple[PermissionRequest, ...]:
         """List the open permission requests."""
         return await self._call(tuple[PermissionRequest, ...], "pending_permissions", id=workspace)
 
-    async def answer_question(self, workspace: WorkspaceId, answer: dict[str, Any]) -> Resolved:
+    async def answer_question(self, workspace: WorkspaceId, answer: dict[str, Any]) -> AnswerResult:
         """Answer a batch of questions."""
         query = [("client_id", self.client_id), ("via", self.via or None)]
-        return await self._call(Resolved, "answer_question", query=query, body=answer, id=workspace)
+        return await self._call(AnswerResult, "answer_question", query=query, body=answer, id=workspace)
 
-    async def cancel_question(self, workspace: WorkspaceId, batch: str | None = None) -> Resolved:
+    async def cancel_question(self, workspace: WorkspaceId, batch: str | None = None) -> AnswerResult:
         """Dismiss a batch of questions; without an id, the one that is shown."""
         query = [("batch_id", batch), ("client_id", self.client_id), ("via", self.via or None)]
-        return await self._call(Resolved, "cancel_question", query=query, id=workspace)
+        return await self._call(AnswerResult, "cancel_question", query=query, id=workspace)
 
     async def pending_questions(self, workspace: WorkspaceId) -> tuple[QuestionRequest, ...]:
         """List the open batches of questions."""

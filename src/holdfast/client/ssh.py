@@ -20,15 +20,17 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from holdfast.client.errors import Unreachable
-from holdfast.client.locate import secure_directory
-from holdfast.client.paths import BadHost, socket_directories, socket_path
+from holdfast.client.server_launcher import secure_directory
+from holdfast.client.socket_paths import BadHost, socket_directories, socket_path
 
 __all__ = ["SshForward", "Target", "parse_target"]
 
 _CONNECT_TIMEOUT = 60.0
 """Time limit in seconds. The user may have to type a password."""
 _MAX_OUTPUT = 64 * 1024
-_THERE = 'PATH="$HOME/.local/bin:$HOME/bin:$PATH"; export PATH; holdfast server start --json && exec cat >/dev/null'
+_REMOTE_COMMAND = (
+    'PATH="$HOME/.local/bin:$HOME/bin:$PATH"; export PATH; holdfast server start --json && exec cat >/dev/null'
+)
 _NOT_FOUND = 127
 _UNREACHABLE = 255
 
@@ -86,9 +88,9 @@ class SshForward:
         """Open the connection, replacing a broken one. Raises `ForwardFailed` with the cause and a remedy."""
         self._end()
         secure_directory(os.path.dirname(self.path))
-        _sweep(os.path.dirname(self.path))
+        _remove_dead_sockets(os.path.dirname(self.path))
         options = ["-T", "-M", "-S", self._control, "-o", "ServerAliveInterval=15", "-o", "ControlPersist=no"]
-        command = [*self._ssh, *options, *self._where(), "--", self._target.name, _THERE]
+        command = [*self._ssh, *options, *self._port_options(), "--", self._target.name, _REMOTE_COMMAND]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -107,7 +109,7 @@ class SshForward:
     def _forward(self, there: str) -> None:
         forward = ["-S", self._control, "-O", "forward", "-L", f"{self.path}:{there}"]
         done = subprocess.run(
-            [*self._ssh, *forward, *self._where(), "--", self._target.name],
+            [*self._ssh, *forward, *self._port_options(), "--", self._target.name],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_CONNECT_TIMEOUT,
@@ -124,7 +126,7 @@ class SshForward:
         self._end()
         atexit.unregister(self.close)
 
-    def _where(self) -> list[str]:
+    def _port_options(self) -> list[str]:
         return ["-p", str(self._target.port)] if self._target.port else []
 
     def _address(self, process: subprocess.Popen[bytes]) -> str:
@@ -177,7 +179,7 @@ class SshForward:
                 os.unlink(file)
 
 
-def _sweep(directory: str) -> None:
+def _remove_dead_sockets(directory: str) -> None:
     """Remove sockets of killed clients, which have no listener. New ones are kept, because they may not listen yet."""
     for path in glob.glob(os.path.join(glob.escape(directory), "ssh-*.sock")):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:

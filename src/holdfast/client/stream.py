@@ -16,12 +16,12 @@ from holdfast.client.request import OpenResponse
 from holdfast.domain.events import GapEvent, HelloEvent
 from holdfast.http11.sse import SseReader
 
-__all__ = ["QUIET_SECONDS", "EventStream"]
+__all__ = ["SILENCE_TIMEOUT", "EventStream"]
 
-QUIET_SECONDS = 45.0
+SILENCE_TIMEOUT = 45.0
 """The server sends a heartbeat every 15 s. A connection without data for three times that is considered dead."""
 
-_NEVER_RIGHT = frozenset({400, 401, 403, 405})
+_PERMANENT_STATUSES = frozenset({400, 401, 403, 405})
 """Statuses for which a retry is useless; the error is raised."""
 
 
@@ -34,7 +34,7 @@ class EventStream:
         *,
         since: int,
         backoff: Backoff,
-        quiet_seconds: float = QUIET_SECONDS,
+        quiet_seconds: float = SILENCE_TIMEOUT,
     ) -> None:
         self._connect = connect
         self._follower = CursorFilter(since)
@@ -47,7 +47,7 @@ class EventStream:
         self._attempt: asyncio.Timeout | None = None
         self.cursor = since
         """The last number returned."""
-        self.is_gone = False
+        self.is_workspace_gone = False
         """True if the stream ended because the workspace does not exist any more."""
         self.trouble: ClientError | None = None
         """The reason why there is currently no connection."""
@@ -70,6 +70,7 @@ class EventStream:
             else:
                 await self._read(self._response)
         item = self._ready.popleft()
+        # The server cannot provide the events in between; the consumer loads a snapshot at this cursor.
         if isinstance(item.event, GapEvent):
             self.cursor = item.event.payload.cursor
         elif item.number is not None:
@@ -85,22 +86,25 @@ class EventStream:
         """End the iteration, also of a waiting consumer. Events that were not returned are dropped."""
         self._closed.set()
         self._ready.clear()
-        self._let_go()
+        self._close_response()
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
+            # A deadline interrupts the attempt in the consumer's task, without cancelling that task.
             attempt.reschedule(asyncio.get_running_loop().time())
+        # Let a waiting consumer run and end its iteration.
         await asyncio.sleep(0)
 
     async def _open(self) -> None:
         """Make one connection attempt. After a failure, wait before returning."""
         try:
-            response = await self._try()
+            response = await self._open_response()
         except ServerProblem as problem:
+            # Retrying is useless until the workspace exists again, and only the owner can create it.
             if problem.status == 404:
-                self.is_gone = True
+                self.is_workspace_gone = True
                 self._closed.set()
                 return
-            if problem.status in _NEVER_RIGHT:
+            if problem.status in _PERMANENT_STATUSES:
                 raise
             self.trouble = problem
         except ClientError as error:
@@ -110,7 +114,7 @@ class EventStream:
             return
         await self._pause()
 
-    async def _try(self) -> OpenResponse:
+    async def _open_response(self) -> OpenResponse:
         """Return an open response. Raises `ClientError`, also if the stream is closed meanwhile."""
         response: OpenResponse | None = None
         try:
@@ -135,7 +139,7 @@ class EventStream:
             async with asyncio.timeout(self._quiet_seconds):
                 data = await response.read()
         except TimeoutError:
-            self._let_go()
+            self._close_response()
             self.trouble = ClientError("The server has gone quiet.")
             return
         except ClientError as error:
@@ -144,11 +148,12 @@ class EventStream:
         if self._closed.is_set():
             return
         if data is None:
-            self._let_go()
+            self._close_response()
             await self._pause()
             return
         for raw in self._reader.feed(data):
             item = decode_event(raw)
+            # Not earlier: an accepted connection may still be closed before the stream begins.
             if isinstance(item.event, HelloEvent):
                 self._backoff.reset()
             if self._follower.accept(item):
@@ -162,7 +167,7 @@ class EventStream:
         except TimeoutError:
             return
 
-    def _let_go(self) -> None:
+    def _close_response(self) -> None:
         response, self._response = self._response, None
         if response is not None:
             response.close()

@@ -30,7 +30,7 @@ BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x61C)
 
 _State: TypeAlias = Literal["text", "escape", "intermediate", "csi", "string", "string escape"]
 
-_KEPT = "\n\t"
+_ALLOWED_CONTROLS = "\n\t"
 _NO_BIDI = dict.fromkeys(BIDI)
 _NO_CONTROLS = dict.fromkeys((*CONTROLS, *BIDI))
 _STRINGS_7BIT = "]PX^_"
@@ -46,7 +46,7 @@ class EscapeFilter:
     A line break ends every sequence: one that is never completed hides the rest of its line, not all that follows.
     """
 
-    def __init__(self, kept: str = _KEPT) -> None:
+    def __init__(self, kept: str = _ALLOWED_CONTROLS) -> None:
         self._kept = kept
         self._dropped = dict.fromkeys(code for code in CONTROLS if chr(code) not in kept)
         self._state: _State = "text"
@@ -58,14 +58,14 @@ class EscapeFilter:
         return "".join([char for char in text if self._is_shown(char)])
 
     def _is_shown(self, char: str) -> bool:
-        following = self._following(char)
+        following = self._next_state(char)
         if following is not None:
             self._state = following
             return False
         self._state = "text"
         return char in self._kept or ord(char) not in self._dropped
 
-    def _following(self, char: str) -> _State | None:
+    def _next_state(self, char: str) -> _State | None:
         """Return the state after a character of a sequence, or None if the character is not part of one."""
         state = self._state
         if char == "\n":
@@ -95,7 +95,7 @@ def _in_sequence(state: _State, char: str) -> _State | None:
     return "text" if "\x30" <= char <= "\x7e" else None
 
 
-def strip_escapes(text: str, kept: str = _KEPT) -> str:
+def strip_escapes(text: str, kept: str = _ALLOWED_CONTROLS) -> str:
     """Return text without control sequences and control characters, except those `kept`."""
     return EscapeFilter(kept).feed(text)
 

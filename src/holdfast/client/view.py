@@ -35,15 +35,15 @@ from holdfast.domain.events import (
     ToolOutputEvent,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 
-__all__ = ["Ask", "View", "ViewSettings"]
+__all__ = ["RequestBody", "View", "ViewSettings"]
 
-Ask: TypeAlias = dict[str, object]
+RequestBody: TypeAlias = dict[str, object]
 """A permission request or a batch of questions, as received."""
 
 _FOLD_AFTER = 1024
@@ -102,8 +102,8 @@ class View:
         self.sessions: dict[SessionId, Session] = {}
         self.runs: dict[RunId, Run] = {}
         """Active runs and the most recent ended runs, in the order of their acceptance."""
-        self.permissions: dict[str, Ask] = {}
-        self.questions: dict[str, Ask] = {}
+        self.permissions: dict[str, RequestBody] = {}
+        self.questions: dict[str, RequestBody] = {}
         self.outputs: dict[ToolCallId, str] = {}
         """The latest output of each running tool; removed when its result arrives."""
         self.presence: object = None
@@ -182,7 +182,7 @@ class View:
     def _apply_event(self, event: Event | UnknownEvent) -> bool:
         match event:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
-                return self._grow(growth)
+                return self._apply_growth(growth)
             case MessageEvent(change=message):
                 self._apply_message(message)
             case SessionEvent(change=session):
@@ -218,7 +218,7 @@ class View:
                 self.questions.pop(closed.object.batch_id, None)
         return True
 
-    def _grow(self, growth: MessageDelta | MessagePart) -> bool:
+    def _apply_growth(self, growth: MessageDelta | MessagePart) -> bool:
         draft = self._drafts.get(growth.session_id, {}).get(growth.message_id)
         if draft is None or self._is_ahead:
             return False
@@ -313,14 +313,14 @@ class View:
             return True
         return False
 
-    def _apply_permission_notice(self, notice: Ask) -> bool:
+    def _apply_permission_notice(self, notice: RequestBody) -> bool:
         """Close a resolved permission request. Returns False for the first notice, which only announces the request."""
         if not (notice.get("granted") or notice.get("denied") or notice.get("withdrawn")):
             return False
         self._resolve_permission(notice)
         return True
 
-    def _resolve_permission(self, notice: Ask) -> None:
+    def _resolve_permission(self, notice: RequestBody) -> None:
         """Remove a request by its id, or by its tool call: notices for Crush clients contain only the latter."""
         if "id" in notice:
             self.permissions.pop(str(notice["id"]), None)
@@ -330,5 +330,5 @@ class View:
             del self.permissions[name]
 
 
-def _by_id(requests: tuple[dict[str, object], ...]) -> dict[str, Ask]:
+def _by_id(requests: tuple[dict[str, object], ...]) -> dict[str, RequestBody]:
     return {str(request.get("id")): request for request in requests}

@@ -14,7 +14,7 @@ from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import ServerLocation, find_or_start
+from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.stream import EventStream
 from holdfast.domain.approvals import Via
 from holdfast.domain.ids import WorkspaceId
@@ -37,16 +37,16 @@ class WorkspaceConnection:
 
     def __init__(
         self,
-        where: ServerLocation,
+        location: ServerLocation,
         directory: str,
         environment: Sequence[str] = (),
         *,
         via: Via = "editor",
         yolo: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._where = where
-        self.directory = where.directory or directory
-        self._environment = tuple(environment) if where.address.path and where.again is None else ()
+        self._location = location
+        self.directory = location.directory or directory
+        self._environment = tuple(environment) if location.address.path and location.again is None else ()
         self._via: Via = via
         self._yolo = yolo
         self._tasks = TaskOwner()
@@ -63,23 +63,26 @@ class WorkspaceConnection:
 
     async def enter(self) -> WorkspaceBody:
         """Find or start the server and open the workspace. Raises `ClientError`."""
-        found = await asyncio.to_thread(find_or_start, self._where)
+        # The search blocks: it opens sockets and may wait for a server to start.
+        found = await asyncio.to_thread(find_or_start, self._location)
         address = found.address
         found.close()
         if self._client is None:
             self._client = Client(address, via=self._via)
         else:
+            # The client object is kept, because other parts of the program hold it; a restarted server may listen
+            # elsewhere.
             self._client.address = address
         body = await self._client.create_workspace(self.directory, yolo=self._yolo(), env=self._environment)
         self.workspace = body.id
         return body
 
     async def follow(
-        self, receive: Callable[[StreamEvent], Awaitable[None]], on_trouble: Callable[[str], None] = lambda _: None
+        self, receive: Callable[[StreamEvent], Awaitable[None]], on_disconnect: Callable[[str], None] = lambda _: None
     ) -> None:
         """Pass every event after `cursor` to `receive`, until cancelled. Call `enter` before.
 
-        `on_trouble` is called with the reason whenever there is no connection.
+        `on_disconnect` is called with the reason whenever there is no connection.
         """
         backoff = Backoff(random.random, maximum=_MAX_DELAY)
         is_entered = True
@@ -87,21 +90,23 @@ class WorkspaceConnection:
             try:
                 if not is_entered:
                     await self.enter()
+                # Every further pass follows an end of the stream: the workspace is gone, so it is opened again.
                 is_entered = False
                 async with self.client.events(self.workspace, since=self.cursor) as events:
-                    watching = self._tasks.start(self._watch(events, on_trouble), name="connection")
+                    watching = self._tasks.start(self._watch(events, on_disconnect), name="connection")
                     try:
                         async for item in events:
+                            # Before `receive`, which may load a snapshot and set a later cursor.
                             self.cursor = events.cursor
                             backoff.reset()
                             await receive(item)
                     finally:
                         watching.cancel()
             except ClientError as error:
-                on_trouble(str(error))
+                on_disconnect(str(error))
                 await asyncio.sleep(backoff.wait())
 
-    async def _watch(self, events: EventStream, on_trouble: Callable[[str], None]) -> None:
+    async def _watch(self, events: EventStream, on_disconnect: Callable[[str], None]) -> None:
         """Report a connection that is lost for longer than a moment, and start a server that has stopped."""
         missed = 0
         while True:
@@ -110,12 +115,13 @@ class WorkspaceConnection:
                 missed = 0
                 continue
             missed += 1
-            on_trouble(str(events.trouble or ""))
-            if missed % 2 == 0 and self._where.can_be_restored:
+            on_disconnect(str(events.trouble or ""))
+            # A reconnection to a running server needs no search, so the server is searched only every second time.
+            if missed % 2 == 0 and self._location.can_be_restored:
                 try:
                     await self.enter()
                 except ClientError as error:
-                    on_trouble(str(error))
+                    on_disconnect(str(error))
 
     async def leave(self) -> None:
         """Leave the workspace and close the client."""
@@ -127,6 +133,7 @@ class WorkspaceConnection:
             try:
                 async with asyncio.timeout(_LEAVE_TIMEOUT):
                     await self._client.leave_workspace(self.workspace)
+            # The server notices the disconnection anyway; leaving only shortens its hold.
             except (ClientError, TimeoutError):
                 pass
         await self._client.close()

@@ -7,8 +7,8 @@ import msgspec
 
 from holdfast.client.request import RouteMethods
 from holdfast.domain.doctor import Health
-from holdfast.domain.extensions import AgentNote, CommandNote, LspInfo, McpContents, McpInfo, McpLogin, McpPrompt
-from holdfast.domain.files import UndoAsk, UndoReport
+from holdfast.domain.extensions import CommandInfo, LspInfo, McpContents, McpInfo, McpLogin, McpPrompt, SubagentInfo
+from holdfast.domain.files import UndoReport, UndoRequest
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.processes import JobInfo, JobOutput, SandboxState, ShellResult
 from holdfast.domain.runs import Attachment
@@ -16,52 +16,49 @@ from holdfast.domain.settings import McpSettings
 from holdfast.domain.usage import Stats
 from holdfast.protocol.bodies import (
     ConfigChange,
-    ConfigModel,
+    ConfigModelRequest,
     ConfigProblem,
-    Control,
     CurrentSession,
-    FileNames,
+    EventLogPage,
+    FileList,
     InitPrompt,
-    LogPage,
-    ModelChoice,
-    NeedsInit,
-    PageCode,
-    PageGreeting,
-    PageHello,
-    PagePass,
-    PageReturn,
-    ShellAsk,
+    PageChallenge,
+    PageChallengeRequest,
+    PageCredentials,
+    PageLoginRequest,
+    PageProof,
+    ProjectInitStatus,
+    SelectedModel,
+    ServerControl,
+    ShellRequest,
     SnapshotBody,
     TrustBody,
     VersionInfo,
-    WebAsk,
     WebLink,
+    WebLinkRequest,
     WorkspaceBody,
 )
 from holdfast.protocol.extension_routes import (
-    CommandAsk,
-    CommandText,
+    ClientMcpServers,
+    CommandExpansion,
+    CommandRequest,
     LspLog,
-    LspName,
-    LspPath,
-    LspRestarted,
-    McpAskPrompt,
-    McpAskResource,
+    LspRestartRequest,
+    LspRestartResponse,
+    LspStartRequest,
     McpAuthUrl,
-    McpDone,
-    McpLoan,
+    McpEmptyResponse,
     McpLog,
-    McpName,
-    McpText,
-    SkillAsk,
+    McpPromptRequest,
+    McpPromptText,
+    McpResourceRequest,
+    McpServerName,
     SkillInfo,
+    SkillRequest,
     SkillText,
 )
 
 __all__ = ["ExtensionMethods", "LspMethods", "McpMethods", "WebMethods", "WorkspaceMethods"]
-
-
-# Skills, commands and agents
 
 
 class ExtensionMethods(RouteMethods):
@@ -73,25 +70,22 @@ class ExtensionMethods(RouteMethods):
 
     async def read_skill(self, workspace: WorkspaceId, skill: str) -> SkillText:
         """Return the text of a skill, by its id or its name."""
-        return await self._call(SkillText, "read_skill", body=SkillAsk(skill), id=workspace)
+        return await self._call(SkillText, "read_skill", body=SkillRequest(skill), id=workspace)
 
-    async def list_commands(self, workspace: WorkspaceId) -> tuple[CommandNote, ...]:
+    async def list_commands(self, workspace: WorkspaceId) -> tuple[CommandInfo, ...]:
         """List the commands that can be sent as `/name …`."""
-        return await self._call(tuple[CommandNote, ...], "list_commands", id=workspace)
+        return await self._call(tuple[CommandInfo, ...], "list_commands", id=workspace)
 
     async def expand_command(
         self, workspace: WorkspaceId, prompt: str, arguments: Mapping[str, str] | None = None
-    ) -> CommandText:
+    ) -> CommandExpansion:
         """Return the expansion of a command. Prompts are also expanded by the server, so this is optional."""
-        body = CommandAsk(prompt, dict(arguments or {}))
-        return await self._call(CommandText, "expand_command", body=body, id=workspace)
+        body = CommandRequest(prompt, dict(arguments or {}))
+        return await self._call(CommandExpansion, "expand_command", body=body, id=workspace)
 
-    async def list_agents(self, workspace: WorkspaceId) -> tuple[AgentNote, ...]:
+    async def list_agents(self, workspace: WorkspaceId) -> tuple[SubagentInfo, ...]:
         """List the agents that a prompt can mention with an `@`."""
-        return await self._call(tuple[AgentNote, ...], "list_agents", id=workspace)
-
-
-# Language servers
+        return await self._call(tuple[SubagentInfo, ...], "list_agents", id=workspace)
 
 
 class LspMethods(RouteMethods):
@@ -107,22 +101,19 @@ class LspMethods(RouteMethods):
 
     async def start_lsps(self, workspace: WorkspaceId, path: str) -> None:
         """Start the language servers for a file."""
-        await self._send("start_lsps", body=LspPath(path), id=workspace)
+        await self._send("start_lsps", body=LspStartRequest(path), id=workspace)
 
     async def stop_lsps(self, workspace: WorkspaceId) -> None:
         """Stop all language servers."""
         await self._send("stop_lsps", id=workspace)
 
-    async def restart_lsps(self, workspace: WorkspaceId, name: str = "") -> LspRestarted:
+    async def restart_lsps(self, workspace: WorkspaceId, name: str = "") -> LspRestartResponse:
         """Restart one language server, or all."""
-        return await self._call(LspRestarted, "restart_lsps", body=LspName(name), id=workspace)
+        return await self._call(LspRestartResponse, "restart_lsps", body=LspRestartRequest(name), id=workspace)
 
     async def lsp_log(self, workspace: WorkspaceId, name: str) -> LspLog:
         """Return the log of a language server."""
         return await self._call(LspLog, "lsp_log", query=[("name", name)], id=workspace)
-
-
-# MCP servers
 
 
 class McpMethods(RouteMethods):
@@ -142,40 +133,40 @@ class McpMethods(RouteMethods):
 
     async def mcp_refresh_tools(self, workspace: WorkspaceId, name: str) -> None:
         """Read the tools of a server again."""
-        await self._send("mcp_refresh_tools", body=McpName(name), id=workspace)
+        await self._send("mcp_refresh_tools", body=McpServerName(name), id=workspace)
 
     async def mcp_refresh_prompts(self, workspace: WorkspaceId, name: str) -> None:
         """Read the prompts of a server again."""
-        await self._send("mcp_refresh_prompts", body=McpName(name), id=workspace)
+        await self._send("mcp_refresh_prompts", body=McpServerName(name), id=workspace)
 
     async def mcp_refresh_resources(self, workspace: WorkspaceId, name: str) -> None:
         """Read the resources of a server again."""
-        await self._send("mcp_refresh_resources", body=McpName(name), id=workspace)
+        await self._send("mcp_refresh_resources", body=McpServerName(name), id=workspace)
 
     async def mcp_get_prompt(
         self, workspace: WorkspaceId, server: str, prompt: str, arguments: dict[str, str] | None = None
-    ) -> McpText:
+    ) -> McpPromptText:
         """Return the text of a prompt."""
-        body = McpAskPrompt(server, prompt, arguments or {})
-        return await self._call(McpText, "mcp_get_prompt", body=body, id=workspace)
+        body = McpPromptRequest(server, prompt, arguments or {})
+        return await self._call(McpPromptText, "mcp_get_prompt", body=body, id=workspace)
 
     async def mcp_read_resource(self, workspace: WorkspaceId, server: str, uri: str) -> tuple[McpContents, ...]:
         """Return the contents of a resource."""
-        body = McpAskResource(server, uri)
+        body = McpResourceRequest(server, uri)
         return await self._call(tuple[McpContents, ...], "mcp_read_resource", body=body, id=workspace)
 
     async def mcp_auth_url(self, workspace: WorkspaceId, name: str) -> McpAuthUrl:
         """Return the authorization URL of a login in progress."""
         return await self._call(McpAuthUrl, "mcp_auth_url", query=[("name", name)], id=workspace)
 
-    async def mcp_auth(self, workspace: WorkspaceId, name: str) -> McpDone:
+    async def mcp_auth(self, workspace: WorkspaceId, name: str) -> McpEmptyResponse:
         """Log in. Returns when the user has completed the login, without a time limit."""
-        await self._exchange("mcp_auth", {"id": workspace}, body=McpName(name), is_patient=True)
-        return McpDone()
+        await self._exchange("mcp_auth", {"id": workspace}, body=McpServerName(name), is_patient=True)
+        return McpEmptyResponse()
 
     async def mcp_restart(self, workspace: WorkspaceId, name: str) -> None:
         """Restart a server."""
-        await self._send("mcp_restart", body=McpName(name), id=workspace)
+        await self._send("mcp_restart", body=McpServerName(name), id=workspace)
 
     async def mcp_log(self, workspace: WorkspaceId, name: str) -> McpLog:
         """Return the log of a server."""
@@ -191,10 +182,7 @@ class McpMethods(RouteMethods):
 
     async def mcp_lend(self, workspace: WorkspaceId, servers: dict[str, McpSettings]) -> None:
         """Register the MCP servers of this client, replacing earlier ones, until it disconnects."""
-        await self._send("mcp_lend", body=McpLoan(self.client_id, servers), id=workspace)
-
-
-# Web access: login of browser pages
+        await self._send("mcp_lend", body=ClientMcpServers(self.client_id, servers), id=workspace)
 
 
 class WebMethods(RouteMethods):
@@ -202,30 +190,28 @@ class WebMethods(RouteMethods):
 
     async def open_web(self, port: int = 0, env: tuple[str, ...] = ()) -> WebLink:
         """Return a login link for one page. Available over the unix socket only."""
-        return await self._call(WebLink, "open_web", body=WebAsk(port, env))
+        return await self._call(WebLink, "open_web", body=WebLinkRequest(port, env))
 
     async def close_web(self) -> None:
         """Close web access and revoke all pages."""
         await self._send("close_web")
 
-    async def enter_page(self, code: str) -> PagePass:
+    async def enter_page(self, code: str) -> PageCredentials:
         """Exchange a login code for a page pass."""
-        return await self._call(PagePass, "enter_page", body=PageCode(code))
+        return await self._call(PageCredentials, "enter_page", body=PageLoginRequest(code))
 
-    async def page_pass(self) -> PagePass:
+    async def page_pass(self) -> PageCredentials:
         """Return a new pass for a page that has one."""
-        return await self._call(PagePass, "page_pass")
+        return await self._call(PageCredentials, "page_pass")
 
-    async def greet_page(self, page: str, nonce: str) -> PageGreeting:
+    async def greet_page(self, page: str, nonce: str) -> PageChallenge:
         """Identify a returning page. The result proves that the server knows it."""
-        return await self._call(PageGreeting, "greet_page", body=PageHello(page, nonce))
+        return await self._call(PageChallenge, "greet_page", body=PageChallengeRequest(page, nonce))
 
-    async def return_page(self, page: str, proof: str) -> PagePass:
+    async def return_page(self, page: str, proof: str) -> PageCredentials:
         """Complete the return of a page with its own proof, and return a new pass."""
-        return await self._call(PagePass, "return_page", body=PageReturn(page, proof))
+        return await self._call(PageCredentials, "return_page", body=PageProof(page, proof))
 
-
-# The server and its workspaces
 
 _Any = dict[str, Any]
 _List = tuple[dict[str, Any], ...]
@@ -248,7 +234,7 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
 
     async def control(self, command: str, *, force: bool = False) -> None:
         """Request a stop of the server."""
-        await self._send("control", body=Control(command, force))
+        await self._send("control", body=ServerControl(command, force))
 
     async def retire_client(self) -> None:
         """Remove this client from the server permanently."""
@@ -304,17 +290,17 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
         """List the providers and their models."""
         return await self._call(_List, "list_providers", id=workspace)
 
-    async def default_small_model(self, workspace: WorkspaceId, provider_id: str | None = None) -> ModelChoice:
+    async def default_small_model(self, workspace: WorkspaceId, provider_id: str | None = None) -> SelectedModel:
         """Return the default small model of a provider."""
         query = [("provider_id", provider_id)]
-        return await self._call(ModelChoice, "default_small_model", query=query, id=workspace)
+        return await self._call(SelectedModel, "default_small_model", query=query, id=workspace)
 
     async def read_log(
         self, workspace: WorkspaceId, after: int = 0, *, limit: int = 500, session: str = "", run: str = ""
-    ) -> LogPage:
+    ) -> EventLogPage:
         """Return stored events with their times, oldest first, of the workspace, a session or a run."""
         query = [("after", after), ("limit", limit), ("session_id", session or None), ("run_id", run or None)]
-        return await self._call(LogPage, "read_log", query=query, id=workspace)
+        return await self._call(EventLogPage, "read_log", query=query, id=workspace)
 
     async def stats(self, workspace: WorkspaceId, zone: int | None = None) -> Stats:
         """Return the usage statistics of a workspace."""
@@ -342,7 +328,7 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
         """Remove a setting."""
         await self._send("config_remove", body=ConfigChange(key, scope), id=workspace)
 
-    async def config_model(self, workspace: WorkspaceId, choice: ConfigModel) -> None:
+    async def config_model(self, workspace: WorkspaceId, choice: ConfigModelRequest) -> None:
         """Select a model."""
         await self._send("config_model", body=choice, id=workspace)
 
@@ -362,9 +348,9 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
         """Import Copilot credentials. Servers of this version do not implement it."""
         return await self._call(_Any, "config_import_copilot", id=workspace)
 
-    async def needs_init(self, workspace: WorkspaceId) -> NeedsInit:
+    async def needs_init(self, workspace: WorkspaceId) -> ProjectInitStatus:
         """Return whether the client should offer to initialize the project."""
-        return await self._call(NeedsInit, "needs_init", id=workspace)
+        return await self._call(ProjectInitStatus, "needs_init", id=workspace)
 
     async def init_project(self, workspace: WorkspaceId) -> None:
         """Record that the initialization was offered."""
@@ -378,7 +364,7 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
 
     async def run_shell(self, workspace: WorkspaceId, session: SessionId, command: str, width: int = 0) -> ShellResult:
         """Run a shell command. Returns when it has ended, without a time limit; disconnecting ends the command."""
-        body = ShellAsk(command, session, width)
+        body = ShellRequest(command, session, width)
         places = {"id": workspace, "sid": session}
         answer = await self._exchange("run_shell", places, body=body, is_patient=True)
         return msgspec.json.decode(answer, type=ShellResult)
@@ -395,13 +381,13 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
         """Kill a background job."""
         return await self._call(JobOutput, "kill_job", id=workspace, job_id=job)
 
-    async def undo_changes(self, workspace: WorkspaceId, ask: UndoAsk) -> UndoReport:
+    async def undo_changes(self, workspace: WorkspaceId, ask: UndoRequest) -> UndoReport:
         """Revert file changes of a session."""
         return await self._call(UndoReport, "undo_changes", body=ask, id=workspace)
 
-    async def list_files(self, workspace: WorkspaceId) -> FileNames:
+    async def list_files(self, workspace: WorkspaceId) -> FileList:
         """List the files of the workspace."""
-        return await self._call(FileNames, "list_files", id=workspace)
+        return await self._call(FileList, "list_files", id=workspace)
 
     async def read_file(self, workspace: WorkspaceId, path: str) -> Attachment:
         """Return a file as an attachment."""

@@ -142,7 +142,11 @@ class Configuration:
         """Return the content of the project's files and the part of it that requires trust, from exactly the bytes to
         which trust is given.
         """
-        layers = [self._layer(source, self._snapshot.project) for source in self.locations.sources if self._has(source)]
+        layers = [
+            self._layer(source, self._snapshot.project)
+            for source in self.locations.sources
+            if self._is_project_file(source)
+        ]
         return tuple(
             (layer, split_untrusted(layer, self.locations.root, self.locations.directory)[1]) for layer in layers
         )
@@ -154,7 +158,7 @@ class Configuration:
         found: dict[str, Any] = tree.get(under, {})
         return found
 
-    def _has(self, source: SettingsSource) -> bool:
+    def _is_project_file(self, source: SettingsSource) -> bool:
         return source.kind == "project" and source.path in self._snapshot.project.files
 
     # The following methods block while commands of `$(command)` run: a server calls them in a thread.

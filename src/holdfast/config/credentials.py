@@ -173,7 +173,7 @@ class Credentials:
         self._read()
         # Before the lock: the keyring may ask its user for a password, and other processes must not wait for that.
         is_in_keyring = self._put_in_keyring(provider, key)
-        with self._locked():
+        with self._lock():
             stored = self._read()
             rest = {name: kept for name, kept in stored.keys.items() if name != provider}
             names = tuple(name for name in stored.keyring if name != provider)
@@ -187,7 +187,7 @@ class Credentials:
         """Delete key and token of a provider. Return True if there was one."""
         if provider in self._read().keyring and (keyring := self._keyring()) is not None:
             keyring.remove(provider)
-        with self._locked():
+        with self._lock():
             stored = self._read()
             if provider not in {*stored.keyring, *stored.keys, *stored.tokens}:
                 return False
@@ -215,7 +215,7 @@ class Credentials:
     def put_token(self, provider: str, token: Token) -> None:
         """Store a token."""
         _check(provider, token.access_token)
-        with self._locked():
+        with self._lock():
             stored = self._read()
             self._write(msgspec.structs.replace(stored, tokens={**stored.tokens, provider: token}))
 
@@ -234,7 +234,7 @@ class Credentials:
             return False
         return True
 
-    def _locked(self) -> AbstractContextManager[None]:
+    def _lock(self) -> AbstractContextManager[None]:
         return directory_lock(os.path.dirname(self._path))
 
     def _current(self) -> _Stored:
@@ -309,12 +309,12 @@ class TokenRefresher:
             task = self._tasks.start(
                 self._refresh(provider, post, used),
                 name=f"refresh the token of {provider}",
-                done=lambda done: self._forget(provider, done),
+                done=lambda done: self._finish_refresh(provider, done),
             )
             self._refreshing[provider] = task
         return await asyncio.shield(task)
 
-    def _forget(self, provider: str, task: asyncio.Task[Token]) -> None:
+    def _finish_refresh(self, provider: str, task: asyncio.Task[Token]) -> None:
         self._refreshing.pop(provider, None)
         if not task.cancelled():
             # Mark the exception as retrieved: the callers have received it, or have been cancelled.

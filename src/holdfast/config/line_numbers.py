@@ -92,7 +92,7 @@ def toml_lines(text: str) -> dict[KeyPath, int]:
             elif scanner.skip("["):
                 base = _header(scanner, counts, is_array=False)
             else:
-                _pair(scanner, base)
+                _key_value(scanner, base)
     return scanner.lines
 
 
@@ -146,7 +146,7 @@ def _unquote(quoted: str) -> str:
     return _ESCAPE.sub(letter, quoted[1:-1])
 
 
-def _pair(scanner: _Scanner, base: KeyPath) -> None:
+def _key_value(scanner: _Scanner, base: KeyPath) -> None:
     path = (*base, *_key(scanner))
     scanner.record(path)
     if not scanner.skip("="):
@@ -187,7 +187,7 @@ def _inline_table(scanner: _Scanner, path: KeyPath) -> None:
         scanner.match(_BLANK)
         if scanner.skip("}"):
             return
-        _pair(scanner, path)
+        _key_value(scanner, path)
         scanner.match(_BLANK)
         if not scanner.skip(","):
             if scanner.skip("}"):

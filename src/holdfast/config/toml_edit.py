@@ -32,10 +32,10 @@ def parse_value(text: str, path: KeyPath) -> object:
     except (TOMLKitError, ValueError, RecursionError):
         return text
     value = read["x"] if list(read) == ["x"] else text
-    return text if not _fits(path, value) and _fits(path, text) else value
+    return text if not _is_valid_value(path, value) and _is_valid_value(path, text) else value
 
 
-def _fits(path: KeyPath, value: object) -> bool:
+def _is_valid_value(path: KeyPath, value: object) -> bool:
     return not value_problems(path, value)
 
 

@@ -55,7 +55,7 @@ def split_untrusted(layer: Layer, root: str, directory: str) -> tuple[Layer, tup
             path = (section, name)
             allowed: Any = None
             if path == ("options", "context_paths"):
-                allowed = _keep_inside(value, path, refused, lines, lambda item: _is_inside(item, root, directory))
+                allowed = _items_inside(value, path, refused, lines, lambda item: _is_inside(item, root, directory))
             elif section == "models":
                 allowed = {choice: item for choice, item in value.items() if choice in _MODEL_CHOICES}
                 refused += [(*path, choice) for choice in value if choice not in _MODEL_CHOICES]
@@ -69,7 +69,7 @@ def split_untrusted(layer: Layer, root: str, directory: str) -> tuple[Layer, tup
     return Layer(kept, layer.file, lines, may_run=False), withheld
 
 
-def _keep_inside(
+def _items_inside(
     items: list[str],
     path: KeyPath,
     refused: list[KeyPath],

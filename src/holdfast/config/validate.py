@@ -150,7 +150,7 @@ def key_type(path: KeyPath) -> inspect.Type | None:
     """Return the type of the value at a path; None if there is no such key."""
     kind: inspect.Type = _settings_type()
     for at, name in enumerate(path):
-        below = _below(kind, name)
+        below = _member_type(kind, name)
         known = known_names(path[:at])
         if below is None or (known is not None and name not in known):
             return None
@@ -158,7 +158,7 @@ def key_type(path: KeyPath) -> inspect.Type | None:
     return kind
 
 
-def _below(kind: inspect.Type, name: str | int) -> inspect.Type | None:
+def _member_type(kind: inspect.Type, name: str | int) -> inspect.Type | None:
     match kind:
         case inspect.StructType():
             return next((field.type for field in kind.fields if field.encode_name == name), None)
@@ -167,7 +167,7 @@ def _below(kind: inspect.Type, name: str | int) -> inspect.Type | None:
         case inspect.VarTupleType() if isinstance(name, int):
             return kind.item_type
         case inspect.UnionType():
-            return next((below for part in kind.types if (below := _below(part, name)) is not None), None)
+            return next((below for part in kind.types if (below := _member_type(part, name)) is not None), None)
         case inspect.AnyType():
             return kind
         case _:
@@ -228,7 +228,7 @@ class _Validator:
         return 0
 
     def _report_type(self, kind: inspect.Type, value: object, path: KeyPath) -> Any:  # noqa: ANN401 - stands for any value
-        self._report("error", path, f"expected {_expected(kind)}, found {_found(value, kind)}.")
+        self._report("error", path, f"expected {_describe_type(kind)}, found {_describe_value(value, kind)}.")
         return _INVALID
 
     def struct(self, kind: inspect.StructType, tree: dict[str, Any], path: KeyPath) -> dict[str, Any]:
@@ -250,7 +250,7 @@ class _Validator:
             case inspect.UnionType():
                 return self._union(kind, value, path)
             case inspect.AnyType():
-                return self._anything(value, path)
+                return self._check_any(value, path)
             case _ if value is None:
                 return _INVALID  # null is the same as a missing key
             case inspect.StructType() if isinstance(value, dict):
@@ -283,7 +283,7 @@ class _Validator:
         rest = [part for part in kind.types if not isinstance(part, inspect.NoneType)]
         return self.value(rest[0], value, path)
 
-    def _anything(self, value: Any, path: KeyPath) -> Any:  # noqa: ANN401
+    def _check_any(self, value: Any, path: KeyPath) -> Any:  # noqa: ANN401
         for at, leaf in leaves(value, path):
             is_plain = leaf is None or isinstance(leaf, str | bool | int | dict | list)
             if not is_plain and not (isinstance(leaf, float) and math.isfinite(leaf)):
@@ -343,7 +343,7 @@ def _in_range(kind: inspect.IntType | inspect.FloatType, value: float) -> bool:
     return is_small and (kind.ge is None or value >= kind.ge) and (kind.le is None or value <= kind.le)
 
 
-def _expected(kind: inspect.Type) -> str:
+def _describe_type(kind: inspect.Type) -> str:
     match kind:
         case inspect.StrType():
             return "text"
@@ -367,7 +367,7 @@ def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
     return "" if kind.ge is None else f" of at least {kind.ge}"
 
 
-def _found(value: object, kind: inspect.Type) -> str:
+def _describe_value(value: object, kind: inspect.Type) -> str:
     match value:
         case bool():
             return "true or false"

@@ -7,9 +7,8 @@ import msgspec
 
 __all__ = [
     "NEVER",
-    "AgentNote",
     "CommandArgument",
-    "CommandNote",
+    "CommandInfo",
     "CommandSource",
     "LspInfo",
     "LspNotice",
@@ -24,10 +23,13 @@ __all__ = [
     "McpState",
     "SkillState",
     "SkillStates",
+    "SubagentInfo",
 ]
 
 
 CommandSource = Literal["user", "project", "skill", "mcp"]
+NEVER = "0001-01-01T00:00:00Z"
+"""The timestamp of an event that has not happened, as stock clients expect it."""
 
 
 class CommandArgument(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,7 +40,7 @@ class CommandArgument(msgspec.Struct, frozen=True, omit_defaults=True):
     required: bool = False
 
 
-class CommandNote(msgspec.Struct, frozen=True, omit_defaults=True):
+class CommandInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A prompt of the form `/name …` that the server expands. `hint` describes the text after the name.
 
     `withheld` are the keys of its front matter that have no effect, because the project is not trusted.
@@ -55,7 +57,7 @@ class CommandNote(msgspec.Struct, frozen=True, omit_defaults=True):
     withheld: tuple[str, ...] = ()
 
 
-class AgentNote(msgspec.Struct, frozen=True, omit_defaults=True):
+class SubagentInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An agent that a prompt may name with `@name`. Without `tools` it has all tools of the agent that starts it."""
 
     name: str
@@ -65,9 +67,6 @@ class AgentNote(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     tools: tuple[str, ...] | None = None
     withheld: tuple[str, ...] = ()
-
-
-# Skills, as clients see them.
 
 
 class SkillState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,15 +84,10 @@ class SkillStates(msgspec.Struct, frozen=True):
     states: tuple[SkillState, ...]
 
 
-# MCP servers, which offer tools, prompts and resources, as clients see them.
-
 McpState = Literal["disabled", "starting", "connected", "error", "needs auth"]
 """`needs auth`: a user has to log in. Stock clients know these five words and no others."""
 
 McpChange = Literal["state_changed", "tools_list_changed", "prompts_list_changed", "resources_list_changed"]
-
-NEVER = "0001-01-01T00:00:00Z"
-"""The timestamp of an event that has not happened, as stock clients expect it."""
 
 
 class McpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -158,9 +152,6 @@ class McpLogin(msgspec.Struct, frozen=True):
 
     name: str
     url: str
-
-
-# Language servers, as clients see them.
 
 
 class LspState(IntEnum):

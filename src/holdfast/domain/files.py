@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.domain.ids import RunId, SessionId
 
-__all__ = ["FileVersion", "Origin", "ReadMark", "UndoAsk", "UndoReport", "UndoneFile"]
+__all__ = ["FileVersion", "Origin", "ReadMark", "UndoReport", "UndoRequest", "UndoneFile"]
 
 Origin = Literal["tool", "outside", "undo"]
 """The origin of a version: a tool of the session, a change from outside before it, or an undo."""
@@ -47,7 +47,7 @@ class ReadMark(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
-class UndoAsk(msgspec.Struct, frozen=True, omit_defaults=True):
+class UndoRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """An undo request: for the last change of a file, for all changes of a run, or for those of the last run.
 
     Without a `session_id` it applies to the run's session, or to the one that changed a file last. `force` proceeds

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.tools import CLAUDE_NAMES, TOOLS
 
-__all__ = ["HOOK_EVENTS", "HookDecision", "HookEvent", "Ruling", "ToolUse", "event_of", "matcher_trouble"]
+__all__ = ["HOOK_EVENTS", "HookDecision", "HookEvent", "HookOutcome", "ToolUse", "event_of", "matcher_trouble"]
 
 HookEvent = Literal["PreToolUse", "PostToolUse", "UserPromptSubmit", "RunEnd", "SessionStart"]
 """The events on which hooks run: before and after a tool call, before a prompt reaches a model, after a run has ended,
@@ -36,7 +36,7 @@ class ToolUse(msgspec.Struct, frozen=True):
     input: dict[str, object]
 
 
-class Ruling(msgspec.Struct, frozen=True):
+class HookOutcome(msgspec.Struct, frozen=True):
     """The combined result of all hooks of an event; the strictest decision wins.
 
     `allow` replaces a permission request, but does not override a rule that denies. `halts` ends the turn. `context` is

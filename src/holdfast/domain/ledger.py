@@ -21,7 +21,7 @@ from holdfast.domain.events import (
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
-from holdfast.domain.runs import Attachment, Brief, Outcome, Run
+from holdfast.domain.runs import Attachment, Outcome, PromptExpansion, Run
 from holdfast.domain.sessions import Session, SessionPatch
 
 __all__ = [
@@ -70,7 +70,7 @@ class Admit(msgspec.Struct, frozen=True):
     run: Run
     body_hash: bytes
     attachments: tuple[Attachment, ...] = ()
-    brief: Brief | None = None
+    brief: PromptExpansion | None = None
 
 
 class RemoveRun(msgspec.Struct, frozen=True):
@@ -313,7 +313,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     run: Run
     body_hash: bytes
     attachments: tuple[Attachment, ...] = ()
-    brief: Brief | None = None
+    brief: PromptExpansion | None = None
 
 
 class Briefing(msgspec.Struct, frozen=True):

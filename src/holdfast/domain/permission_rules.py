@@ -56,22 +56,22 @@ class Scope(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the text behind the pattern. It never contains a `)`, so the last one ends the pattern."""
-        uses = "".join(f" {_quoted(path)}" for path in self.uses)
+        uses = "".join(f" {_quote_path(path)}" for path in self.uses)
         return (
-            (f" in {_quoted(self.directory)}" if self.directory else "")
+            (f" in {_quote_path(self.directory)}" if self.directory else "")
             + (f" using{uses}" if uses else "")
-            + (f" to {_quoted(self.target)}" if self.target else "")
-            + (f" with {_escaped(self.params)}" if self.params else "")
+            + (f" to {_quote_path(self.target)}" if self.target else "")
+            + (f" with {_escape_parenthesis(self.params)}" if self.params else "")
         )
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     if _PLAIN_PATH.fullmatch(path):
         return path
-    return _escaped(json.dumps(path, ensure_ascii=not path.isprintable()))
+    return _escape_parenthesis(json.dumps(path, ensure_ascii=not path.isprintable()))
 
 
-def _escaped(text: str) -> str:
+def _escape_parenthesis(text: str) -> str:
     return text.replace(")", "\\u0029")
 
 
@@ -228,7 +228,7 @@ _SCOPE = re.compile(
 _SHELL = "bash"
 _WITHOUT_PATTERN = TOOLS_WITHOUT_REQUESTS | {"list_mcp_resources", "read_mcp_resource"}
 _FETCHING = frozenset({"fetch", "agentic_fetch"})
-_LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
 _FORMS = "write `tool`, `tool:action` or `tool(pattern)`; for a command `bash(command *)`."
 _BROAD: dict[str, tuple[str, ...]] = {"Edit": ("write", "download"), "Read": ("read", "list")}
 """Claude Code's rules for these cover every tool that edits or reads files; a rule here that forbids does as well."""
@@ -323,8 +323,8 @@ class _Reader:
         tool = "mcp_" + re.sub(r"[^\w*?-]|[^\x00-\x7f]", "_", tool[len("mcp_") :])
         if not MCP_FORM.fullmatch(tool):
             raise self.bad("a tool of an MCP server is written mcp_<server>_<tool>, all of them mcp_<server>_*.")
-        if len(tool) > _LONGEST_NAME:
-            raise self.bad(f"the name of a tool has at most {_LONGEST_NAME} characters.")
+        if len(tool) > _MAX_NAME_LENGTH:
+            raise self.bad(f"the name of a tool has at most {_MAX_NAME_LENGTH} characters.")
         return tool
 
     def _check_pattern_place(self, name: str, tool: str, actions: tuple[str, ...]) -> None:
@@ -363,7 +363,7 @@ class _Reader:
         if not words or not words[0]:
             raise self.bad("it names no program.")
         program = words[0]
-        bare = _unquoted(pattern)
+        bare = _strip_quotes(pattern)
         if any(char in bare for char in ";|&<>()\n") or re.search(r"\{[^}]*,[^}]*\}", bare):
             raise self.bad("one rule is about one command; write one for each, and write(path) for a redirection.")
         if program != "[" and re.search(r"[][{}]", re.sub(r"\[[^][]*\]|\{[^{}]*\}|\[\[\]", "", bare)):
@@ -458,7 +458,7 @@ def _unquote(path: str | None) -> str:
     return str(json.loads(path)) if path.startswith('"') else path
 
 
-def _unquoted(pattern: str) -> str:
+def _strip_quotes(pattern: str) -> str:
     """Return the pattern without quoted and escaped text; in double quotes `$` and backticks still count."""
     without = re.sub(r"\\.|'[^']*'", " q", pattern, flags=re.S)
     return re.sub(r'"((?:[^"\\]|\\.)*)"', lambda found: " q" + "".join(re.findall(r"[$`]", found[1])), without)

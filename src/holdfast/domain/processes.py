@@ -22,6 +22,22 @@ __all__ = [
 
 JobState = Literal["running", "completed", "killed"]
 """`completed`: it ended by itself, with any exit code; `killed`: it was stopped by a call or a client."""
+PROTECTED = (
+    "holdfast.toml",
+    ".holdfast.toml",
+    ".holdfast",
+    "crush.json",
+    ".crush.json",
+    ".crush",
+    ".mcp.json",
+    ".claude",
+    ".agents",
+    ".cursor",
+    ".hg/hgrc",
+)
+"""Paths in a workspace directory that are read outside of the sandbox, as settings, hooks, servers, skills, commands
+and agents, and therefore protected in it. Git directories are protected in addition.
+"""
 
 
 class JobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,28 +78,8 @@ class TooManyJobs(ToolError):
     """Too many background jobs are running: stop one with job_kill, or wait for one to end."""
 
 
-# The sandbox of the commands of a workspace.
-
 Mechanism = Literal["bubblewrap", "landlock"]
 """The enforcing mechanism: the program bubblewrap, or the kernel (Landlock), set up by the guard."""
-
-
-PROTECTED = (
-    "holdfast.toml",
-    ".holdfast.toml",
-    ".holdfast",
-    "crush.json",
-    ".crush.json",
-    ".crush",
-    ".mcp.json",
-    ".claude",
-    ".agents",
-    ".cursor",
-    ".hg/hgrc",
-)
-"""Paths in a workspace directory that are read outside of the sandbox, as settings, hooks, servers, skills, commands
-and agents, and therefore protected in it. Git directories are protected in addition.
-"""
 
 
 class SandboxState(msgspec.Struct, frozen=True, omit_defaults=True):

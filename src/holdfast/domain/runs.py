@@ -8,12 +8,12 @@ from holdfast.domain.ids import MessageId, RunId, SessionId
 
 __all__ = [
     "Attachment",
-    "AttachmentNote",
-    "Brief",
+    "AttachmentInfo",
     "Delivery",
     "Kind",
     "Outcome",
     "Prompt",
+    "PromptExpansion",
     "Run",
     "RunState",
 ]
@@ -38,7 +38,7 @@ class Attachment(msgspec.Struct, frozen=True):
     mime_type: str
 
 
-class AttachmentNote(msgspec.Struct, frozen=True):
+class AttachmentInfo(msgspec.Struct, frozen=True):
     """The description of an attachment in a run, without its bytes."""
 
     file_name: str
@@ -46,7 +46,7 @@ class AttachmentNote(msgspec.Struct, frozen=True):
     size: int
 
 
-class Brief(msgspec.Struct, frozen=True, omit_defaults=True):
+class PromptExpansion(msgspec.Struct, frozen=True, omit_defaults=True):
     """The expansion of a prompt that means more than its text, such as a slash command. Made when the prompt is
     accepted
     and stored with its run.
@@ -75,7 +75,7 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
     parent_run_id: RunId = RunId("")
     yolo: bool = False
     require_model: bool = False
-    brief: Brief | None = None
+    brief: PromptExpansion | None = None
 
     @property
     def effective_delivery(self) -> Delivery:
@@ -99,7 +99,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int = 0
     """The event number at which it was accepted: a cancel covers runs with a smaller number."""
     kind: Kind = "prompt"
-    attachments: tuple[AttachmentNote, ...] = ()
+    attachments: tuple[AttachmentInfo, ...] = ()
     client_id: str = ""
     interactive: bool = False
     yolo: bool = False

@@ -6,7 +6,7 @@ one of them, so they are replaced before it is decoded.
 
 import re
 
-__all__ = ["Halves", "replace_json_surrogates", "replace_surrogates"]
+__all__ = ["SurrogateReplacer", "replace_json_surrogates", "replace_surrogates"]
 
 _PAIR_OR_HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -18,7 +18,7 @@ _PAIR_OR_HALF = re.compile(
 _HALF = re.compile("[\ud800-\udfff]")
 _ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,4}|[^u]|\Z)", re.DOTALL)
 _FIRST_HALF = re.compile(rb"\\u[dD][89abAB]")
-_LONGEST = 12
+_PAIR_LENGTH = 12
 _REPLACEMENT = rb"\ufffd"
 
 
@@ -33,10 +33,10 @@ def replace_json_surrogates(data: bytes) -> bytes:
         data.decode("utf-8")
     except UnicodeDecodeError:
         data = data.decode("utf-8", "replace").encode("utf-8")
-    return _replaced(data)
+    return _replace(data)
 
 
-class Halves:
+class SurrogateReplacer:
     """Replaces half characters in JSON text that arrives in pieces. The possible first half of a pair is held back."""
 
     def __init__(self) -> None:
@@ -48,18 +48,18 @@ class Halves:
             data, self._held = self._held + data, b""
         if b"\\" not in data:
             return data
-        if b"\\" in data[-_LONGEST:]:
+        if b"\\" in data[-_PAIR_LENGTH:]:
             place = _complete(data)
             data, self._held = data[:place], data[place:]
-        return _replaced(data)
+        return _replace(data)
 
     def end(self) -> bytes:
         """Return the rest that was held back, at the end of the text."""
         data, self._held = self._held, b""
-        return _replaced(data)
+        return _replace(data)
 
 
-def _replaced(data: bytes) -> bytes:
+def _replace(data: bytes) -> bytes:
     if b"\\u" not in data:
         return data
     return _PAIR_OR_HALF.sub(lambda found: _REPLACEMENT if found[1] else found[0], data)

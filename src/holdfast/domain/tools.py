@@ -1,4 +1,6 @@
-"""The interface between tools and the engine: the context a tool receives and the outcome it returns."""
+"""The interface between tools and the engine: the context a tool receives and the outcome it returns; the names of the
+tools, also in other programs, and the actions each of them requests.
+"""
 
 import difflib
 import re
@@ -21,8 +23,8 @@ __all__ = [
     "MCP_FORM",
     "TOOLS",
     "TOOLS_WITHOUT_REQUESTS",
-    "Inquiry",
     "Permit",
+    "QuestionBatch",
     "SubagentTask",
     "Tool",
     "ToolContext",
@@ -37,6 +39,81 @@ __all__ = [
 
 INTERACTIVE_TOOLS = frozenset({"question"})
 """Tools that only put questions to the user. Sub-agents and unattended runs do not get them."""
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    "agent": ("use",),
+    "agentic_fetch": ("fetch",),
+    "bash": ("execute",),
+    "download": ("download",),
+    "edit": ("write",),
+    "fetch": ("fetch",),
+    "glob": ("list",),
+    "grep": ("list",),
+    "holdfast_info": ("use",),
+    "holdfast_logs": ("use",),
+    "job_kill": ("execute",),
+    "job_output": ("use",),
+    "list_mcp_resources": ("list",),
+    "ls": ("list",),
+    "lsp_call_hierarchy": ("read", "list"),
+    "lsp_definition": ("read", "list"),
+    "lsp_diagnostics": ("read",),
+    "lsp_references": ("read", "list"),
+    "lsp_rename": ("read", "list", "write"),
+    "lsp_replace_symbol": ("read", "list", "write"),
+    "lsp_restart": ("execute",),
+    "lsp_symbols": ("read",),
+    "multiedit": ("write",),
+    "question": ("use",),
+    "read_mcp_resource": ("read",),
+    "todos": ("use",),
+    "view": ("read",),
+    "web_fetch": ("use",),
+    "write": ("write",),
+}
+"""The built-in tools with the actions they request; `use` has no effect outside of the conversation. A hook can require
+permission for any tool, as `execute`.
+"""
+TOOLS_WITHOUT_REQUESTS = frozenset(
+    {
+        "agent",
+        "holdfast_info",
+        "holdfast_logs",
+        "job_kill",
+        "job_output",
+        "lsp_restart",
+        "question",
+        "todos",
+        "web_fetch",
+    }
+)
+"""Tools that request no permission of their own: the engine requests it for them, so that rules hold for every tool."""
+MCP_FORM = re.compile(r"mcp_[A-Za-z0-9*?-][\w*?-]*_[\w*?-]+|mcp_[\w?-]*\*")
+"""`mcp_<server>_<tool>`, with wildcards: tools of servers are not known before their server has started."""
+_CLAUDE = {
+    "Bash": "bash",
+    "BashOutput": "job_output",
+    "KillShell": "job_kill",
+    "KillBash": "job_kill",
+    "Read": "view",
+    "Write": "write",
+    "Edit": "edit",
+    "MultiEdit": "multiedit",
+    "Glob": "glob",
+    "Grep": "grep",
+    "LS": "ls",
+    "WebFetch": "fetch",
+    "WebSearch": "agentic_fetch",
+    "Agent": "agent",
+    "Task": "agent",
+    "TodoWrite": "todos",
+    "AskUserQuestion": "question",
+}
+_CRUSH = {"crush_info": "holdfast_info", "crush_logs": "holdfast_logs", "diagnostics": "lsp_diagnostics"}
+_OURS = {name: name for name in TOOLS} | {name.lower(): ours for name, ours in _CLAUDE.items()} | _CRUSH
+_THEIRS = {ours: name for name, ours in _CLAUDE.items()}
+CLAUDE_NAMES = (*_CLAUDE, "NotebookEdit", "NotebookRead", "ExitPlanMode", "SlashCommand", "Skill")
+FOREIGN = frozenset({"notebookedit", "notebookread", "exitplanmode", "slashcommand", "skill", "sourcegraph"})
+"""Tools of Claude Code and Crush that have no counterpart here: a rule about one of them is vacuous, not a mistake."""
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
@@ -70,7 +147,7 @@ class Permit(msgspec.Struct, frozen=True):
     continues: bool = False
 
 
-class Inquiry(msgspec.Struct, frozen=True):
+class QuestionBatch(msgspec.Struct, frozen=True):
     """Questions for the user, answered as one batch. Their ids are assigned when the request is published."""
 
     questions: tuple[Question, ...]
@@ -129,7 +206,7 @@ class ToolContext(Protocol):
     async def permit(self, permit: Permit) -> None:
         """Return when the action may proceed, at once or after a person agreed. Raises `PermissionDenied`."""
 
-    async def ask_questions(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, batch: QuestionBatch) -> tuple[QuestionAnswer, ...] | None:
         """Return one answer for each question, in the same order; None if the person dismissed the batch. Raises
         `ToolError` if there is no client that can answer.
         """
@@ -156,88 +233,6 @@ class Tool(Protocol):
 
     async def run(self, context: ToolContext, arguments: dict[str, object]) -> ToolOutcome:
         """Execute the call. Raises `ToolError`; any other exception becomes an error result too."""
-
-
-# Names of the tools, what other programs call them, and the actions each of them requests. Pure.
-
-TOOLS: Mapping[str, tuple[str, ...]] = {
-    "agent": ("use",),
-    "agentic_fetch": ("fetch",),
-    "bash": ("execute",),
-    "download": ("download",),
-    "edit": ("write",),
-    "fetch": ("fetch",),
-    "glob": ("list",),
-    "grep": ("list",),
-    "holdfast_info": ("use",),
-    "holdfast_logs": ("use",),
-    "job_kill": ("execute",),
-    "job_output": ("use",),
-    "list_mcp_resources": ("list",),
-    "ls": ("list",),
-    "lsp_call_hierarchy": ("read", "list"),
-    "lsp_definition": ("read", "list"),
-    "lsp_diagnostics": ("read",),
-    "lsp_references": ("read", "list"),
-    "lsp_rename": ("read", "list", "write"),
-    "lsp_replace_symbol": ("read", "list", "write"),
-    "lsp_restart": ("execute",),
-    "lsp_symbols": ("read",),
-    "multiedit": ("write",),
-    "question": ("use",),
-    "read_mcp_resource": ("read",),
-    "todos": ("use",),
-    "view": ("read",),
-    "web_fetch": ("use",),
-    "write": ("write",),
-}
-"""The built-in tools with the actions they request; `use` has no effect outside of the conversation. A hook can require
-permission for any tool, as `execute`.
-"""
-
-TOOLS_WITHOUT_REQUESTS = frozenset(
-    {
-        "agent",
-        "holdfast_info",
-        "holdfast_logs",
-        "job_kill",
-        "job_output",
-        "lsp_restart",
-        "question",
-        "todos",
-        "web_fetch",
-    }
-)
-"""Tools that request no permission of their own: the engine requests it for them, so that rules hold for every tool."""
-
-MCP_FORM = re.compile(r"mcp_[A-Za-z0-9*?-][\w*?-]*_[\w*?-]+|mcp_[\w?-]*\*")
-"""`mcp_<server>_<tool>`, with wildcards: tools of servers are not known before their server has started."""
-
-_CLAUDE = {
-    "Bash": "bash",
-    "BashOutput": "job_output",
-    "KillShell": "job_kill",
-    "KillBash": "job_kill",
-    "Read": "view",
-    "Write": "write",
-    "Edit": "edit",
-    "MultiEdit": "multiedit",
-    "Glob": "glob",
-    "Grep": "grep",
-    "LS": "ls",
-    "WebFetch": "fetch",
-    "WebSearch": "agentic_fetch",
-    "Agent": "agent",
-    "Task": "agent",
-    "TodoWrite": "todos",
-    "AskUserQuestion": "question",
-}
-_CRUSH = {"crush_info": "holdfast_info", "crush_logs": "holdfast_logs", "diagnostics": "lsp_diagnostics"}
-_OURS = {name: name for name in TOOLS} | {name.lower(): ours for name, ours in _CLAUDE.items()} | _CRUSH
-_THEIRS = {ours: name for name, ours in _CLAUDE.items()}
-CLAUDE_NAMES = (*_CLAUDE, "NotebookEdit", "NotebookRead", "ExitPlanMode", "SlashCommand", "Skill")
-FOREIGN = frozenset({"notebookedit", "notebookread", "exitplanmode", "slashcommand", "skill", "sourcegraph"})
-"""Tools of Claude Code and Crush that have no counterpart here: a rule about one of them is vacuous, not a mistake."""
 
 
 def canonical_tool_name(name: str) -> str:

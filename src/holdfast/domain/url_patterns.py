@@ -23,10 +23,10 @@ _HOST_PATTERN = re.compile(r"[a-z0-9_*-]+(?:\.[a-z0-9_*-]+)*")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_SAFE = "/%:@!$&'()*+,;=-._~"
+_UNESCAPED_CHARACTERS = "/%:@!$&'()*+,;=-._~"
 _OLD_ESCAPE = re.compile(r"\[([*?\[])\]")
 _DECODINGS = 5
-_WHOLE = "give it whole, such as https://example.org/page."
+_COMPLETE_URL_HINT = "give it whole, such as https://example.org/page."
 
 
 class BadAddress(Exception):
@@ -66,18 +66,18 @@ def parse_address(text: str) -> Address:
     """Parse and normalise an address. Raises `BadAddress`."""
     given = text.strip()
     if any(ord(character) <= 32 or ord(character) == 127 for character in given):
-        raise BadAddress(f"The url has no host, or spaces in it: {_WHOLE}")
+        raise BadAddress(f"The url has no host, or spaces in it: {_COMPLETE_URL_HINT}")
     try:
         parts = urlsplit(given)
         port = parts.port
     except ValueError:
-        raise BadAddress(f"The url is not one: {_WHOLE}") from None
+        raise BadAddress(f"The url is not one: {_COMPLETE_URL_HINT}") from None
     if parts.scheme not in _PORTS:
         raise BadAddress("Only http:// and https:// addresses can be asked.")
     if "@" in parts.netloc:
         raise BadAddress("The url has a user name or password in it: leave them out.")
     if not parts.hostname or port == 0:
-        raise BadAddress(f"The url has no host, or spaces in it: {_WHOLE}")
+        raise BadAddress(f"The url has no host, or spaces in it: {_COMPLETE_URL_HINT}")
     host = _normal_host(parts.hostname)
     path = _normal_path(parts.path)
     query = _normal_escapes(parts.query) if "?" in given.partition("#")[0] else None
@@ -91,16 +91,16 @@ def _normal_host(host: str) -> str:
     try:
         name = unquote(host, errors="strict").encode("idna").decode().lower()
     except (UnicodeError, ValueError):
-        raise BadAddress(f"The url's host is not a valid name: {_WHOLE}") from None
+        raise BadAddress(f"The url's host is not a valid name: {_COMPLETE_URL_HINT}") from None
     name = name.removesuffix(".")
     if re.fullmatch(r"(?:0x[0-9a-f]*|[0-9]+)", name.rpartition(".")[2]):
         # A last label that is a number makes it an IPv4 address for every client, however it is written.
         try:
             return socket.inet_ntoa(socket.inet_aton(name))
         except OSError:
-            raise BadAddress(f"The url's host is not a valid address: {_WHOLE}") from None
+            raise BadAddress(f"The url's host is not a valid address: {_COMPLETE_URL_HINT}") from None
     if not _HOST.fullmatch(name) or len(name) > 253:
-        raise BadAddress(f"The url's host is not a valid name: {_WHOLE}")
+        raise BadAddress(f"The url's host is not a valid name: {_COMPLETE_URL_HINT}")
     return name
 
 
@@ -108,7 +108,7 @@ def _normal_ipv6(host: str) -> str:
     try:
         address = ipaddress.IPv6Address(host)
     except ValueError:
-        raise BadAddress(f"The url's host is not a valid address: {_WHOLE}") from None
+        raise BadAddress(f"The url's host is not a valid address: {_COMPLETE_URL_HINT}") from None
     if address.scope_id:
         raise BadAddress("The url's host names a network interface: leave it out.")
     return str(address.ipv4_mapped or address)
@@ -125,7 +125,9 @@ def _normal_escapes(text: str) -> str:
         letter = chr(int(found[1], 16))
         return letter if letter in _UNRESERVED else found[0].upper()
 
-    return quote(_ESCAPE.sub(escape, _LONE_PERCENT.sub("%25", text)), safe=_SAFE + "?", errors="replace")
+    return quote(
+        _ESCAPE.sub(escape, _LONE_PERCENT.sub("%25", text)), safe=_UNESCAPED_CHARACTERS + "?", errors="replace"
+    )
 
 
 def _without_dots(path: str) -> str:
@@ -175,12 +177,12 @@ class AddressPattern(msgspec.Struct, frozen=True):
         port = self.port or str(_PORTS[address.scheme])
         if port not in ("*", str(address.port)):
             return False
-        if self._is_exactly(address):
+        if self._equals(address):
             return True
         fitting = (self._covers_path(path, leniently) for path in address.paths())
         return (any(fitting) if leniently else all(fitting)) and self._covers_query(address, leniently)
 
-    def _is_exactly(self, address: Address) -> bool:
+    def _equals(self, address: Address) -> bool:
         return "*" not in self.path and (_normal_path(self.path), self.query) == (address.path, address.query)
 
     def _covers_path(self, path: str, leniently: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Token counts and costs."""
+"""Token counts, costs, and the usage statistics that the store counts."""
 
 import msgspec
 
@@ -44,9 +44,6 @@ def cost_of(usage: Usage, price: Price) -> float:
 def estimate_tokens(characters: int) -> int:
     """Return a rough token count, for providers that report none."""
     return -(-characters // _CHARACTERS_PER_TOKEN)
-
-
-# Usage statistics, counted by the store.
 
 
 class ModelUse(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Announce, Answer, CloseRequest, Receipt
 from holdfast.domain.messages import replace_surrogates
-from holdfast.domain.tools import Inquiry, Permit, ToolContext
+from holdfast.domain.tools import Permit, QuestionBatch, ToolContext
 from holdfast.engine.ports import Ledger, NewId
 from holdfast.engine.recorder import Recorder
 
@@ -275,6 +275,7 @@ class Approvals:
         verdict = self.judge(permit)
         if verdict.decision == "deny":
             raise PermissionDenied(f"Not allowed. {verdict.why} Do not try it in another way.", stops_turn=False)
+        # Auto-approval must not answer for a person where a rule demands one.
         if verdict.insists and not interactive:
             raise PermissionDenied(
                 f"Not allowed without approval, which this run cannot request. {verdict.why}", stops_turn=False
@@ -292,16 +293,16 @@ class Approvals:
         if decision.action == "allow_session":
             self._grant(root, subject)
 
-    async def ask_questions(self, context: ToolContext, inquiry: Inquiry) -> _Answers | None:
+    async def ask_questions(self, context: ToolContext, batch: QuestionBatch) -> _Answers | None:
         """Return one answer for each question, in order; None if the batch was dismissed."""
-        questions = tuple(msgspec.structs.replace(item, id=self._new_id()) for item in inquiry.questions)
+        questions = tuple(msgspec.structs.replace(item, id=self._new_id()) for item in batch.questions)
         request = QuestionRequest(
             self._new_id(),
             context.session_id,
             context.tool_call_id,
             questions,
-            inquiry.confirm_title,
-            inquiry.confirm_description,
+            batch.confirm_title,
+            batch.confirm_description,
             context.run_id,
         )
         opened = _OpenBatch(clean_text(request))
@@ -341,6 +342,8 @@ class Approvals:
         """Store the request. It is listed and can be answered as soon as it has its number."""
 
         def stored(answer: Answer) -> None:
+            # The call may have been cancelled while its request was being written; its withdrawal follows in the same
+            # order.
             if isinstance(answer, Receipt) and not opened.is_closed:
                 enter()
                 self._arm(opened)
@@ -454,6 +457,7 @@ class Approvals:
 
     def _grant(self, session: SessionId | None, subject: Subject) -> None:
         self._granted[session, subject] = None
+        # Dicts keep insertion order: the oldest grant is dropped, and its subject is asked for again.
         if len(self._granted) > _MAX_GRANTS:
             del self._granted[next(iter(self._granted))]
 

@@ -222,6 +222,7 @@ class Engine:
         """
         if not self._is_cancelling(session) and not self._has_unput_ends(session):
             return None
+        # A hold whose time is over has no effect any more; a later cancel needs one of its own.
         hold = self._holds.get(session)
         if hold is None or hold.ends_put.done():
             hold = self._holds[session] = EndHold()
@@ -268,6 +269,7 @@ class Engine:
         """Apply an event to a lane and start its effects. Return the refusal, if the event is refused."""
         was_busy = bool(self._lanes)
         lane, effects = transition(self.lane(session), event)
+        # Only lanes with a head are kept, so their number is that of the busy sessions.
         if lane.head is not None:
             self._lanes[session] = lane
         else:
@@ -282,6 +284,7 @@ class Engine:
                 refusal = effect
             else:
                 self._post(session, effect)
+        # After the effects: they may have put the ends that a cancel's write waits for.
         self._update_hold(session)
         self._wake_if_idle(session)
         if was_busy is not bool(self._lanes):
@@ -309,6 +312,7 @@ class Engine:
             self.dispatch(session, Shutdown())
         self._titler.stop()
         settings = self.run_context.settings
+        # A session may have left its lane while its end is still in the outbox.
         quiet = [self.wait_until_idle(session) for session in {*self._lanes, *self._outboxes}]
         try:
             async with asyncio.timeout(settings.grace + settings.margin + settings.closing):
@@ -378,6 +382,7 @@ class Engine:
         state.task.cancel()
         settings = self.run_context.settings
         timeout = settings.grace + settings.margin
+        # A tool that ignores its cancellation must not keep the session busy.
         state.deadline = asyncio.get_running_loop().call_later(timeout, self._abandon, session, run)
 
     def _abandon(self, session: SessionId, run: RunId) -> None:
@@ -389,6 +394,7 @@ class Engine:
         if (state := self._active.pop(run, None)) is not None:
             state.task.cancel()
         outbox = self._outboxes.get(session)
+        # The run may be parked before its task was started.
         if outbox is not None and Spawn(run) in outbox:
             outbox.remove(Spawn(run))
 

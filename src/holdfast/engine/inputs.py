@@ -48,7 +48,7 @@ from holdfast.domain.ledger import (
     Reorder,
 )
 from holdfast.domain.messages import replace_surrogates
-from holdfast.domain.runs import AttachmentNote, Prompt, Run
+from holdfast.domain.runs import AttachmentInfo, Prompt, Run
 from holdfast.engine import lifecycle
 from holdfast.engine.engine import Engine
 from holdfast.engine.lifecycle import LaneEvent, Refuse, transition
@@ -184,7 +184,7 @@ class Inputs:
 
     def _new_run(self, prompt: Prompt) -> Run:
         files = prompt.attachments
-        notes = tuple([AttachmentNote(item.file_name, item.mime_type, len(item.content)) for item in files])
+        notes = tuple([AttachmentInfo(item.file_name, item.mime_type, len(item.content)) for item in files])
         return Run(
             run_id=prompt.run_id or RunId(self._engine.new_id()),
             session_id=prompt.session_id,
@@ -240,6 +240,7 @@ class Inputs:
         with them before they are cancelled. An end that follows at once is stored with the same sync.
         """
         engine = self._engine
+        # While the workspace closes, runs are parked instead of ended, so the cancel is also noted for them.
         if engine.closing:
             engine.stop_requests.add(operation.run_id if isinstance(operation, CancelRun) else session)
         if (refusal := engine.dispatch(session, event)) is not None:

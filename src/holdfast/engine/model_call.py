@@ -71,6 +71,7 @@ class ModelCall:
                 else:
                     failures += 1
                     wait = self._wait(error, failures)
+                # Before the pause: clients must not show the partial text of a failed attempt while the next one waits.
                 await self._turn.withdraw()
                 await asyncio.sleep(wait)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.events import LiveEvent, RunComplete
 from holdfast.domain.files import FileVersion, ReadMark
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.ledger import Answer, Briefing, Entry, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
@@ -14,7 +14,7 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.project_context import GitChanges, ProjectContext
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.domain.tools import Inquiry, Permit, Tool, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, Tool, ToolContext, ToolOutcome
 
 __all__ = [
     "Clock",
@@ -181,7 +181,7 @@ class Permissions(Protocol):
         of earlier grants. Raises `PermissionDenied`, which stops only the turn of an interactive run.
         """
 
-    async def ask_questions(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, context: ToolContext, batch: QuestionBatch) -> tuple[QuestionAnswer, ...] | None:
         """Return one answer for each question, in order; None if they were dismissed. Raises `ToolError`."""
 
 
@@ -198,13 +198,13 @@ class Hooks(Protocol):
     No method raises: a hook that fails or times out has no effect. A cancelled call leaves no process behind.
     """
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
         """Run the hooks before a tool call."""
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         """Run the hooks after a tool call."""
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         """Run the hooks before a prompt. `is_first`: the session has no earlier messages."""
 
     def after_run(self, end: RunComplete) -> None:

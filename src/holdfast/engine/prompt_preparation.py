@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.hooks import Ruling
+from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ledger import Briefing, PutMessage, RunRecord
 from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.engine.message_factory import MessageFactory
@@ -33,7 +33,7 @@ def prompt_message(record: RunRecord, factory: MessageFactory, context: str = ""
 async def opening_message(turn: Turn, run_context: RunContext, briefing: Briefing) -> Message:
     """Return the message that starts a turn. Raises `PromptRefused`; the message is part of the turn nevertheless."""
     record = briefing.record
-    ruling = Ruling()
+    ruling = HookOutcome()
     if not record.run.parent_run_id:
         ruling = await run_context.hooks.before_prompt(record.run, record.run.prompt, is_first=not briefing.messages)
     prompt = prompt_message(record, turn.factory, ruling.context)
@@ -62,5 +62,5 @@ async def apply_hooks_to_folded(turn: Turn, run_context: RunContext, folded: Seq
         await turn.record(PutMessage(changed))
 
 
-def _refuses(ruling: Ruling) -> bool:
+def _refuses(ruling: HookOutcome) -> bool:
     return ruling.halts or ruling.decision == "deny"

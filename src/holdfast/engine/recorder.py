@@ -78,6 +78,7 @@ class Recorder:
             self._holds.append(hold)
             hold.add_done_callback(self._release)
         self._waiting.append(_Item(Write(operations, sync=sync), then, otherwise, announce, future))
+        # A batch that is large enough now is not delayed by its holds any longer.
         self._release()
         if not self._is_writing:
             self._is_writing = True
@@ -90,6 +91,7 @@ class Recorder:
                 if not self._is_complete():
                     self._released = asyncio.get_running_loop().create_future()
                     await self._released
+                # Holds belong to the batch that is taken here; those that are not done have been overruled by its size.
                 self._holds.clear()
                 batch, self._waiting = self._waiting, []
                 await self._write(batch)
@@ -106,6 +108,7 @@ class Recorder:
             self._released.set_result(None)
 
     async def _write(self, batch: list[_Item]) -> None:
+        # The ticket identifies the batch if its result is unknown; see `_read_last_batch`.
         self._ticket += 1
         try:
             answers = await self._commit([item.write for item in batch])

@@ -155,6 +155,7 @@ async def recover(engine: Engine, *, resume: bool = True) -> RecoveryPlan:
     known = {run.run_id for run in open_runs}
     hosts: dict[RunId, Run] = {}
     for run in open_runs:
+        # A host may have ended while the ends of the runs folded into it were not stored.
         if run.folded_into and run.folded_into not in known | hosts.keys():
             record = await ledger.run(workspace, run.folded_into)
             if record is not None:
@@ -193,6 +194,7 @@ async def _stored(engine: Engine, operations: list[Operation]) -> Receipt:
 async def _find_unanswered_requests(engine: Engine, runs: Sequence[Run]) -> UnansweredRequests:
     """Read the requests of runs with unanswered calls: only such a call can have an open request."""
     unanswered = UnansweredRequests({run.run_id for run in runs})
+    # A request is stored after its run, so older events need not be read.
     cursor = min((run.number for run in runs), default=0)
     while runs and (page := await engine.run_context.ledger.events_after(engine.record.id, cursor, _PAGE_SIZE)):
         for number, body in page:

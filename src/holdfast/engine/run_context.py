@@ -11,11 +11,11 @@ import msgspec
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import ProviderError, ToolError
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.project_context import ProjectContext
 from holdfast.domain.runs import Run
-from holdfast.domain.tools import Inquiry, Permit, SubagentTask, ToolContext, ToolOutcome
+from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import ContextLoader, Hooks, Ledger, Model, Models, Permissions, Tools
 from holdfast.engine.settings import EngineSettings
 
@@ -101,7 +101,7 @@ class NoApprovals:
         """Allow the call."""
         return
 
-    async def ask_questions(self, context: ToolContext, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, context: ToolContext, batch: QuestionBatch) -> tuple[QuestionAnswer, ...] | None:
         """Raise `ToolError`."""
         raise ToolError("Questions cannot be answered here.")
 
@@ -109,17 +109,17 @@ class NoApprovals:
 class NoHooks:
     """Hooks of a workspace that has none."""
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
         """Return a ruling without effect."""
-        return Ruling()
+        return HookOutcome()
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         """Return a ruling without effect."""
-        return Ruling()
+        return HookOutcome()
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         """Return a ruling without effect."""
-        return Ruling()
+        return HookOutcome()
 
     def after_run(self, end: RunComplete) -> None:
         """Do nothing."""

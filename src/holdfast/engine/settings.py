@@ -3,9 +3,8 @@
 import msgspec
 
 from holdfast.engine.retries import RetryPolicy
-from holdfast.engine.turn import Pace
 
-__all__ = ["EngineSettings", "Limits"]
+__all__ = ["EngineSettings", "Limits", "Pace"]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -16,6 +15,13 @@ class Limits(msgspec.Struct, frozen=True):
     steps: int = 500
     minutes: float = 480.0
     cost: float = 0.0
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """Interval at which a growing message is stored. A crash loses at most this much streamed text."""
+
+    seconds: float = 0.25
+    characters: int = 4_096
 
 
 class EngineSettings(msgspec.Struct, frozen=True):

@@ -17,11 +17,11 @@ from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import PermissionDenied, StorageError, ToolError
 from holdfast.domain.events import ToolOutput, ToolOutputEvent
 from holdfast.domain.files import ReadMark
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.messages import Message, ToolCall, ToolResult, replace_surrogates
-from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Inquiry, Permit, SubagentTask, Tool, ToolOutcome
+from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Permit, QuestionBatch, SubagentTask, Tool, ToolOutcome
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.turn import Turn, TurnClosed
 
@@ -34,7 +34,7 @@ _REFUSED = "A hook of the user's refused this call."
 _HALTED = "A hook of the user's stopped the turn."
 
 
-def refusal(ruling: Ruling) -> ToolOutcome | None:
+def refusal(ruling: HookOutcome) -> ToolOutcome | None:
     """Return the result of a call that a hook refuses; None if the call is executed."""
     if ruling.halts:
         return ToolOutcome(ruling.reason or _HALTED, is_error=True, stops_turn=True)
@@ -43,7 +43,7 @@ def refusal(ruling: Ruling) -> ToolOutcome | None:
     return None
 
 
-def permit_for_hook(use: ToolUse, ruling: Ruling, path: str) -> Permit:
+def permit_for_hook(use: ToolUse, ruling: HookOutcome, path: str) -> Permit:
     """Return the permission request that a hook demands."""
     command = use.input.get("command")
     line = command if use.name == "bash" and isinstance(command, str) else ""
@@ -54,9 +54,9 @@ def permit_for_hook(use: ToolUse, ruling: Ruling, path: str) -> Permit:
     return Permit(use.name, "execute", directory, what, dict(use.input), line)
 
 
-def add_hook_output(outcome: ToolOutcome, before: Ruling, after: Ruling | None = None) -> ToolOutcome:
+def add_hook_output(outcome: ToolOutcome, before: HookOutcome, after: HookOutcome | None = None) -> ToolOutcome:
     """Return the result extended by the hooks' texts for the model and their reports for screens."""
-    after = after or Ruling()
+    after = after or HookOutcome()
     notes = [before.context]
     if after.decision == "deny" or after.halts:
         notes.append(after.reason)
@@ -134,7 +134,7 @@ class _Context:
         self._has_begun = True
         self._turn.running_calls.add(self.tool_call_id)
 
-    async def apply_ruling(self, ruling: Ruling, use: ToolUse) -> None:
+    async def apply_ruling(self, ruling: HookOutcome, use: ToolUse) -> None:
         """Request permission if a hook demands it; skip later requests if a hook allows the call. Raises
         `PermissionDenied`.
         """
@@ -151,11 +151,11 @@ class _Context:
             what, action = f"Use the tool {use.name}", TOOLS[use.name][0]
             await self.permit(Permit(use.name, action, self.workspace_path, what, dict(use.input), is_agreed=True))
 
-    async def ask_questions(self, inquiry: Inquiry) -> tuple[QuestionAnswer, ...] | None:
+    async def ask_questions(self, batch: QuestionBatch) -> tuple[QuestionAnswer, ...] | None:
         if not self._turn.run.interactive:
             raise ToolError("Questions cannot be answered in this run. Decide yourself, and state your assumptions.")
         with self._waiting():
-            return await self._run_context.permissions.ask_questions(self, inquiry)
+            return await self._run_context.permissions.ask_questions(self, batch)
 
     async def run_subagent(self, task: SubagentTask) -> str:
         return await self._run_context.start_subagent(self, task)

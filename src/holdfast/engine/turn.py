@@ -39,25 +39,19 @@ from holdfast.domain.ledger import (
 )
 from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
 from holdfast.domain.model_requests import ModelInfo, StreamPart, TextDelta
-from holdfast.domain.runs import Brief, Run
+from holdfast.domain.runs import PromptExpansion, Run
 from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId, Outlet
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.response_builder import Growth, ResponseBuilder
+from holdfast.engine.settings import Pace
 
-__all__ = ["Pace", "Turn", "TurnClosed"]
+__all__ = ["Turn", "TurnClosed"]
 
 
 class TurnClosed(HoldfastError):
     """The turn is closed; operations of its task are no longer recorded."""
-
-
-class Pace(msgspec.Struct, frozen=True):
-    """Interval at which a growing message is stored. A crash loses at most this much streamed text."""
-
-    seconds: float = 0.25
-    characters: int = 4_096
 
 
 class Turn:
@@ -67,7 +61,7 @@ class Turn:
         self, run: Run, *, recorder: Recorder, outlet: Outlet, clock: Clock, new_id: NewId, pace: Pace
     ) -> None:
         self.run = run
-        self.brief: Brief | None = None
+        self.brief: PromptExpansion | None = None
         """The expansion of the prompt, if it is a command."""
         self.messages: list[Message] = []
         """All complete messages of this run, in order."""
@@ -125,6 +119,7 @@ class Turn:
         for operation in operations:
             if isinstance(operation, PutMessage):
                 self._unstored[operation.message.id] = operation.message
+        # Counted as paid before the write, so that a concurrent write does not charge it again.
         due, self._paid = self._due, self._charged
         self._unanswered += 1
 
@@ -232,6 +227,7 @@ class Turn:
         """Add a part of the response. The work does not depend on the length of the response."""
         if self._closed or self._open is None:
             raise TurnClosed
+        # The usual case, once per token: text that continues the open part.
         if type(part) is TextDelta and (delta := self._open.extend(part.text)) is not None:
             self._grow(delta)
             return
@@ -318,6 +314,7 @@ class Turn:
         """Insert a response before the results of its tool calls, which were stored while it was open."""
         calls = {call.id for call in message.tool_calls}
         place = len(self.messages)
+        # Providers reject a conversation in which a result precedes its call.
         while place and any(result.tool_call_id in calls for result in self.messages[place - 1].tool_results):
             place -= 1
         self.messages.insert(place, message)
@@ -358,6 +355,7 @@ class Turn:
         for operation in operations:
             if isinstance(operation, StartRun):
                 self.is_started = True
+            # By identity: a later version of the same message may still be unstored.
             elif isinstance(operation, PutMessage) and operation.message is self._unstored.get(operation.message.id):
                 del self._unstored[operation.message.id]
 
@@ -371,6 +369,7 @@ class Turn:
 
     def _publish(self, growth: MessagePart) -> None:
         self._outlet.publish_live(MessagePartEvent(growth))
+        # Structure is stored at once, so that a crash cannot lose a tool call; text may lose its last deltas.
         if _is_structural(growth) and self._may_put_whole():
             message = self._take_whole()
             self._recorder.put(PutMessage(message), sync=False, announce=partial(self._announce, message))

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.config.problems import Problem
 from holdfast.config.trust import content_digest
-from holdfast.domain.extensions import AgentNote
+from holdfast.domain.extensions import SubagentInfo
 from holdfast.domain.tools import INTERACTIVE_TOOLS, Tool, canonical_tool_name
 from holdfast.engine.ports import Tools
 from holdfast.engine.run_context import SubagentType
@@ -163,7 +163,7 @@ class Agents(ScannedExtension[FoundAgents]):
         """Return the names and descriptions for the agent tool."""
         return tuple((agent.name, agent.description) for agent in self.current.usable)
 
-    def notes(self) -> tuple[AgentNote, ...]:
+    def notes(self) -> tuple[SubagentInfo, ...]:
         """Return the agents for clients."""
         return tuple(self._to_note(agent) for agent in self.current.usable)
 
@@ -188,9 +188,9 @@ class Agents(ScannedExtension[FoundAgents]):
             return ()
         return tuple(key for key, _ in agent.trust_keys)
 
-    def _to_note(self, agent: AgentFile) -> AgentNote:
+    def _to_note(self, agent: AgentFile) -> SubagentInfo:
         withheld = self.withheld_keys(agent)
-        return AgentNote(
+        return SubagentInfo(
             agent.name,
             "project" if agent.owner == "project" else "user",
             agent.description,

@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast.config.problems import Problem
 from holdfast.config.trust import content_digest
-from holdfast.domain.extensions import CommandArgument, CommandNote, CommandSource
+from holdfast.domain.extensions import CommandArgument, CommandInfo, CommandSource
 from holdfast.domain.permission_rules import BadRule, parse_rules
-from holdfast.domain.runs import Brief
+from holdfast.domain.runs import PromptExpansion
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.markdown_dir import CachedScan, MarkdownDirectory, MarkdownFile, ScannedExtension
 from holdfast.extensions.markdown_document import (
@@ -48,6 +48,16 @@ __all__ = [
 COMMAND_NAME = r"\w[\w.-]*(?::[\w.-]+)*"
 _NAMED_PLACEHOLDER = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 _MAX_DESCRIPTION = 100
+_INVOCATION = re.compile(rf"/({COMMAND_NAME})(?:\s+(.*))?\s*\Z", re.S)
+_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
+_POSITIONAL_PLACEHOLDER = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
+_SHELL_LINE = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
+_SHELL_LINE_NOTE = (
+    "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
+    " each as it stands there.)"
+)
+_MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
+_PREFIXES = ("user:", "project:")
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -140,19 +150,6 @@ def _first_line(body: str) -> str:
     return line if len(line) <= _MAX_DESCRIPTION else line[: _MAX_DESCRIPTION - 1] + "…"
 
 
-# Expansion to prompts.
-
-_INVOCATION = re.compile(rf"/({COMMAND_NAME})(?:\s+(.*))?\s*\Z", re.S)
-_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
-_POSITIONAL_PLACEHOLDER = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
-_SHELL_LINE = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
-_SHELL_LINE_NOTE = (
-    "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
-    " each as it stands there.)"
-)
-_MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
-
-
 def parse_invocation(prompt: str) -> tuple[str, str] | None:
     """Return the command name and the text after it, or None. Paths such as `/etc/hosts` are not commands."""
     found = _INVOCATION.match(prompt.lstrip())
@@ -216,15 +213,10 @@ def _positional_values(names: Sequence[str], words: Sequence[str]) -> dict[str, 
     return {**first, names[-1]: " ".join(rest)} if rest else first
 
 
-# The commands of a workspace.
-
-_PREFIXES = ("user:", "project:")
-
-
 class CommandProvider(Protocol):
     """Provides commands that are not files: MCP prompts and skills."""
 
-    def commands(self) -> Sequence[CommandNote]:
+    def commands(self) -> Sequence[CommandInfo]:
         """Return the current commands. Never blocks."""
 
     async def expand(self, name: str, arguments: str, named: Mapping[str, str]) -> str | None:
@@ -256,14 +248,14 @@ class Commands(ScannedExtension[FoundCommands]):
         """Add a provider. Files take precedence over providers, and earlier providers over later ones."""
         self._providers.append(provider)
 
-    async def list_all(self) -> tuple[CommandNote, ...]:
+    async def list_all(self) -> tuple[CommandInfo, ...]:
         """Return all commands, sorted by name."""
         found = await self.rescan()
         notes = {note.name: note for provider in reversed(self._providers) for note in provider.commands()}
         notes |= {command.name: self._to_note(command) for command in found.usable}
         return tuple(notes[name] for name in sorted(notes))
 
-    async def expand(self, prompt: str, named: Mapping[str, str] | None = None) -> Brief | None:
+    async def expand(self, prompt: str, named: Mapping[str, str] | None = None) -> PromptExpansion | None:
         """Expand a prompt of the form `/name …`. Returns None for other prompts and unknown names."""
         invocation = parse_invocation(prompt)
         if invocation is None:
@@ -273,11 +265,11 @@ class Commands(ScannedExtension[FoundCommands]):
         if command is not None:
             text = expand_template(command.body, arguments, named)
             if self.withheld_keys(command):
-                return Brief(text, command.name)
-            return Brief(text, command.name, command.model, command.allow)
+                return PromptExpansion(text, command.name)
+            return PromptExpansion(text, command.name, command.model, command.allow)
         for provider in self._providers:
             if (rendered := await provider.expand(name, arguments, named or {})) is not None:
-                return Brief(rendered, name)
+                return PromptExpansion(rendered, name)
         return None
 
     def withheld_keys(self, command: Command) -> tuple[str, ...]:
@@ -286,10 +278,10 @@ class Commands(ScannedExtension[FoundCommands]):
             return ()
         return tuple(key for key, _ in command.trust_keys)
 
-    def _to_note(self, command: Command) -> CommandNote:
+    def _to_note(self, command: Command) -> CommandInfo:
         source: CommandSource = "project" if command.owner == "project" else "user"
         withheld = self.withheld_keys(command)
-        return CommandNote(
+        return CommandInfo(
             command.name,
             source,
             command.description,
@@ -328,10 +320,10 @@ class SkillCommands:
     def __init__(self, skills: Skills) -> None:
         self._skills = skills
 
-    def commands(self) -> Sequence[CommandNote]:
+    def commands(self) -> Sequence[CommandInfo]:
         """Return a command for each user-invocable skill."""
         usable = (skill for skill in self._skills.current.usable if skill.user_invocable)
-        return [CommandNote(skill.name, "skill", skill.description, path=skill.path) for skill in usable]
+        return [CommandInfo(skill.name, "skill", skill.description, path=skill.path) for skill in usable]
 
     async def expand(self, name: str, arguments: str, named: Mapping[str, str]) -> str | None:
         """Return the prompt with the instructions of the skill, or None for an unknown name."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.domain.runs import Brief
+from holdfast.domain.runs import PromptExpansion
 from holdfast.domain.tools import Tool, canonical_tool_name
 from holdfast.extensions.agents import Agents
 from holdfast.extensions.base import Extension, ExtensionContext
@@ -77,7 +77,7 @@ class Extensions:
         await self.skills.rescan()
         await self.agents.rescan()
 
-    async def expand_prompt(self, prompt: str) -> Brief | None:
+    async def expand_prompt(self, prompt: str) -> PromptExpansion | None:
         """Expand a prompt that invokes a command or mentions agents; None for other prompts. Raises `HoldfastError`."""
         brief = await self.commands.expand(prompt)
         if "@" not in prompt:
@@ -85,7 +85,7 @@ class Extensions:
         named = mentioned_agents(prompt, [agent.name for agent in (await self.agents.rescan()).usable])
         if not named:
             return brief
-        brief = brief or Brief(prompt)
+        brief = brief or PromptExpansion(prompt)
         return msgspec.structs.replace(brief, text=f"{brief.text}\n\n{_MENTION_NOTE.format(', '.join(named))}")
 
     async def wait_settled(self) -> None:

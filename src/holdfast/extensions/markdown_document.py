@@ -157,13 +157,13 @@ class _FrontMatterParser:
                 return self._items(below.indent, depth + 1)
             if below.indent > indent:
                 is_table = _KEY.match(below.text) is not None
-                return self.table(below.indent, depth + 1) if is_table else self._plain("", indent)
+                return self.table(below.indent, depth + 1) if is_table else self._plain_text("", indent)
             return ""
         if text[0] in "\"'":
-            return self._quoted(line, text)
+            return self._quoted_text(line, text)
         if text[0] in "[{":
-            return self._flow(line, text, indent)
-        return _scalar(self._plain(text, indent))
+            return self._flow_value(line, text, indent)
+        return _scalar(self._plain_text(text, indent))
 
     def _items(self, indent: int, depth: int) -> list[Value]:
         found: list[Value] = []
@@ -174,7 +174,7 @@ class _FrontMatterParser:
             found.append(self._value(line, line.text[1:].strip(), indent + 1, depth))
         return found
 
-    def _plain(self, text: str, indent: int) -> str:
+    def _plain_text(self, text: str, indent: int) -> str:
         """Parse plain text, including continuation lines with deeper indentation."""
         pieces = [_COMMENT.sub("", text).strip()]
         while (line := self._peek()) is not None and line.indent > indent:
@@ -198,7 +198,7 @@ class _FrontMatterParser:
         text = "\n".join(lines) if block[1] == "|" else _fold(lines)
         return text if "-" in block[2] or not text else text + "\n"
 
-    def _quoted(self, line: _Line, text: str) -> str:
+    def _quoted_text(self, line: _Line, text: str) -> str:
         """Parse quoted text, which may span several lines."""
         quote, whole = text[0], text
         while (end := _closing_quote(whole, quote)) < 0:
@@ -211,9 +211,9 @@ class _FrontMatterParser:
             raise _ParseError(line.number, "there is text after the closing quote: quote the whole text.")
         return _unquote(whole[: end + 1])
 
-    def _flow(self, line: _Line, text: str, indent: int) -> Value:
+    def _flow_value(self, line: _Line, text: str, indent: int) -> Value:
         """Parse a list in brackets or a table in braces. Text that only resembles one is returned as text."""
-        whole = self._plain(text, indent) if not text.rstrip().endswith(("]", "}")) else text
+        whole = self._plain_text(text, indent) if not text.rstrip().endswith(("]", "}")) else text
         opening, closing = whole[0], "]" if whole[0] == "[" else "}"
         if not whole.endswith(closing) or whole.find(closing) != len(whole) - 1 or whole.find(opening, 1) > 0:
             return whole
@@ -262,9 +262,6 @@ def _unquote(text: str) -> str:
     if text[0] == "'":
         return inside.replace("''", "'")
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), inside, flags=re.S)
-
-
-# Access to the parsed files of skills, commands and agents.
 
 
 def parse_file(file: MarkdownFile) -> Document | Problem:

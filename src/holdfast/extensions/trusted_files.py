@@ -36,7 +36,7 @@ def find_trustable_files(places: SettingsLocations, environment: Mapping[str, st
     return (
         *_hooks(places, environment),
         *(_from_command(item) for item in commands.scan(command_directories(places, environment)) if item.trust_keys),
-        *(_from_agent(item) for item in agents.scan(agent_directories(places, environment)) if item.trust_keys),
+        *(_agent_file(item) for item in agents.scan(agent_directories(places, environment)) if item.trust_keys),
     )
 
 
@@ -81,7 +81,7 @@ def _from_command(command: Command) -> TrustableFile:
     return TrustableFile(command.path, command.digest, entries)
 
 
-def _from_agent(agent: AgentFile) -> TrustableFile:
+def _agent_file(agent: AgentFile) -> TrustableFile:
     tools = "all" if agent.tools is None else ", ".join(agent.tools)
     values = {"model": agent.model, "tools": tools}
     return TrustableFile(

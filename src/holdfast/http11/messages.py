@@ -42,9 +42,6 @@ class InvalidResponse(ConnectionBroken):
     """The received bytes are not a valid HTTP/1.1 response. The connection cannot be used any further."""
 
 
-# Requests
-
-
 def quote(text: str) -> str:
     """Percent-encode one segment of a path or one value of a query."""
     if text.isalnum() and text.isascii():
@@ -67,9 +64,6 @@ def serialize_request(method: str, target: str, headers: Iterable[tuple[str, str
     if not (joined.isascii() and joined.isprintable()):
         raise ValueError("an address, path or header has characters that HTTP does not allow")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
-
-
-# Responses
 
 
 class Head(NamedTuple):
@@ -185,7 +179,7 @@ class ResponseParser:
         pieces: list[bytes] = []
         position, size = 0, len(data)
         while position < size and not self.is_done:
-            if self._chunk == "size" and (position := _take_chunks(data, position, pieces)) == size:
+            if self._chunk == "size" and (position := _collect_chunks(data, position, pieces)) == size:
                 break
             if self._chunk == "data":
                 piece = data[position : position + self._left]
@@ -277,7 +271,7 @@ def _framing_of(head: Head, method: str) -> tuple[_Framing, int]:
     return ("length", int(value)) if int(value) else ("none", 0)
 
 
-def _take_chunks(data: bytes, position: int, pieces: list[bytes]) -> int:
+def _collect_chunks(data: bytes, position: int, pieces: list[bytes]) -> int:
     """Append the chunks that are contained in the data completely. Returns the position after them.
 
     This is the fast path; an incomplete chunk, the last one and anything unusual are parsed line by line.

@@ -77,7 +77,7 @@ def _lists_tags(arguments: ParsedArguments) -> bool:
     )
 
 
-def _no_plain(arguments: ParsedArguments) -> bool:
+def _has_no_operands(arguments: ParsedArguments) -> bool:
     return not arguments.operands
 
 
@@ -197,7 +197,7 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
     "name-rev": _GitUse(Options("", "", names("name-only tags always"), names("refs exclude"))),
     "for-each-ref": _GitUse(_REFS),
     "show-ref": _GitUse(Options("dsq", "", names("heads tags dereference hash verify quiet head branches"))),
-    "count-objects": _GitUse(Options("vH", "", names("verbose human-readable")), accepts=_no_plain),
+    "count-objects": _GitUse(Options("vH", "", names("verbose human-readable")), accepts=_has_no_operands),
     "check-ignore": _GitUse(Options("qvn", "", names("quiet verbose non-matching no-index"))),
     "grep": _GitUse(
         Options(
@@ -237,7 +237,7 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
     "stash": _GitUse(_LOG, verb="list"),
     "worktree": _GitUse(Options("v", "", names("porcelain")), verb="list"),
     "reflog": _GitUse(_LOG, accepts=_shows_reflog),
-    "version": _GitUse(Options("", "", names("build-options")), accepts=_no_plain),
+    "version": _GitUse(Options("", "", names("build-options")), accepts=_has_no_operands),
 }
 
 

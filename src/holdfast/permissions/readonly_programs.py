@@ -78,7 +78,7 @@ def parse_arguments(
                 operands += rest
                 break
             continue
-        found = _long(word.text, options) if word.text.startswith("--") else _short(word.text, options)
+        found = _parse_long(word.text, options) if word.text.startswith("--") else _parse_short(word.text, options)
         if found is None:
             return None
         names, value, wants_value = found
@@ -99,14 +99,14 @@ def _values(text: str) -> tuple[str, ...]:
     return (text.partition("=")[2], text[2:])
 
 
-def _long(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
+def _parse_long(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
     name, sign, value = text[2:].partition("=")
     if name in options.long_valued:
         return (name,), value, not sign
     return ((name,), value, False) if name in options.long else None
 
 
-def _short(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
+def _parse_short(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
     """Parse a group of short options, of which the last may have a value."""
     if options.has_numbers and text[1:].isdecimal():
         return (text[1:],), "", False
@@ -151,7 +151,7 @@ VERSION_ONLY = names(
 (go, cargo), and those that are often scripts in the project's own directory, which can be changed (pip, cmake).
 """
 
-_WORDS_ONLY = (
+_TEXT_PROGRAMS = (
     ": arch basename cal dirname echo expr factor false free groups id logname nproc pwd seq sleep tr true tty type"
 )
 
@@ -344,7 +344,7 @@ def _counts_only(arguments: ParsedArguments) -> bool:
     return bool(text) and bool(_AWK.fullmatch(text)) and not _AWK_ACTS.search(text)
 
 
-def _asks_json(arguments: ParsedArguments) -> bool:
+def _is_plain_jq(arguments: ParsedArguments) -> bool:
     """Return True if the jq filter neither reads the environment nor loads modules."""
     text = _script(arguments)
     return bool(text) and not re.search(r"\benv\b|ENV|input_filename|import|include|modulemeta|getpath\(\$__", text)
@@ -397,7 +397,7 @@ _FIND_ALONE = names(
 )
 
 
-def _finds_only(arguments: ParsedArguments) -> bool:
+def _is_plain_find(arguments: ParsedArguments) -> bool:
     words = list(arguments.operands)
     while words:
         word = words.pop(0)
@@ -413,7 +413,7 @@ def _finds_only(arguments: ParsedArguments) -> bool:
 
 
 _TABLE: Mapping[str, ReadonlyUse] = {
-    **dict.fromkeys(_WORDS_ONLY.split(), ReadonlyUse(takes_paths=False, takes_anything=True)),
+    **dict.fromkeys(_TEXT_PROGRAMS.split(), ReadonlyUse(takes_paths=False, takes_anything=True)),
     **_READERS,
     "numfmt": ReadonlyUse(
         Options("z", "d", names("grouping header"), names("to from suffix field padding format delimiter round")),
@@ -500,9 +500,9 @@ _TABLE: Mapping[str, ReadonlyUse] = {
             "rcSnesjaCM", "", names("raw-output compact-output sort-keys null-input slurp exit-status join-output tab")
         ),
         first_is_text=True,
-        accepts=_asks_json,
+        accepts=_is_plain_jq,
     ),
     "ps": ReadonlyUse(takes_paths=False, accepts=_lists_processes),
-    "find": ReadonlyUse(accepts=_finds_only),
+    "find": ReadonlyUse(accepts=_is_plain_find),
 }
 PROGRAMS: Mapping[str, ReadonlyUse] = _TABLE

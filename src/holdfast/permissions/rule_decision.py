@@ -137,15 +137,16 @@ class RuleSet:
         if permit.command:
             return self._judge_line(permit)
         for rule in self._deny:
-            if self._fits(rule, permit, any_path=True):
+            if self._matches_call(rule, permit, any_path=True):
                 return _deny_verdict(rule)
         for rule in self._ask:
-            if self._fits(rule, permit, any_path=True):
+            if self._matches_call(rule, permit, any_path=True):
                 return Verdict("ask", f"The rule {rule.text} says to ask.")
         if permit.is_agreed:
             return Verdict("allow")
-        allowing = [rule for rule in self._allow if self._fits(rule, permit)]
-        warned = next((rule for rule in _ALWAYS_ASK_RULES if self._fits(rule, permit, any_path=True)), None)
+        allowing = [rule for rule in self._allow if self._matches_call(rule, permit)]
+        warned = next((rule for rule in _ALWAYS_ASK_RULES if self._matches_call(rule, permit, any_path=True)), None)
+        # A general permission does not cover the dangerous calls; a rule that names them does.
         if any(rule.is_naming for rule in allowing) or (allowing and warned is None):
             return Verdict("allow")
         is_outside = leads_outside(Place(self._root, self._root, self._real), _path(permit))
@@ -156,7 +157,7 @@ class RuleSet:
         shown = posixpath.relpath(written, self._root) if written.startswith(self._root + "/") else written
         return Verdict("ask", why, call_rules(permit, shown, is_read=permit.action in _READ_ACTIONS))
 
-    def _fits(self, rule: Rule, permit: Permit, *, any_path: bool = False) -> bool:
+    def _matches_call(self, rule: Rule, permit: Permit, *, any_path: bool = False) -> bool:
         """Return True if the rule matches the call. A path is compared as written and with links resolved: a
         restriction applies if one of them matches (`any_path`), an allow rule only if both do.
         """
@@ -170,19 +171,21 @@ class RuleSet:
             return False
         written = posixpath.join(self._root, _path(permit))
         paths = (posixpath.normpath(written), self._real(written))
-        fitting = [rule.fits_path(self._root, path, self._home) for path in paths]
-        return any(fitting) if any_path else all(fitting)
+        fits_each = [rule.fits_path(self._root, path, self._home) for path in paths]
+        return any(fits_each) if any_path else all(fits_each)
 
     def _judge_line(self, permit: Permit) -> Verdict:
         line = read_line(permit.command)
-        place = self._place(permit, line)
+        place = self._resolve_place(permit, line)
         about = [rule for rule in (*self._deny, *self._ask, *self._allow) if rule.is_about(permit)]
         deny, ask, allow = ([rule for rule in about if rule.effect == effect] for effect in ("deny", "ask", "allow"))
         if (found := self._find_restriction(deny, self._deny, permit, line)) is not None:
             return _deny_verdict(found)
+        # Computed before the ask rules: an answer from auto-approval must not override a deny rule that may apply.
         uncertain = self._uncertainty(deny, self._deny, permit, line)
         if (found := self._find_restriction(ask, self._ask, permit, line)) is not None:
             return Verdict("ask", f"The rule {found.text} says to ask.", insists=bool(uncertain))
+        # A rule for this exact line was saved by a person who saw it, so its uncertainty is accepted.
         if any(rule.subject == "line" for rule in allow):
             scope = line_scope(permit.command, line, place)
             if any(rule.fits_line(permit.command, scope) for rule in allow):
@@ -192,6 +195,7 @@ class RuleSet:
             return replace(self._ask_verdict(permit, line, allow), why=why, insists=True)
         if any(not rule.is_naming and _is_everything(rule) for rule in allow):
             return self._judge_allow_all(permit, line, ask, allow)
+        # A program in the workspace may have been written by the model itself.
         is_known = not line.uncertainties and not any(is_program_in_workspace(item.name, place) for item in line.outer)
         is_settled = not self._commands_not_allowed(permit, line, allow, place)
         if is_known and is_settled and self._are_redirections_allowed(line, place):
@@ -201,7 +205,7 @@ class RuleSet:
     def _judge_allow_all(self, permit: Permit, line: ShellLine, ask: Sequence[Rule], allow: Sequence[Rule]) -> Verdict:
         """Return the decision if all lines are allowed: some programs and files still need a rule that names them."""
         warned = [rule for rule in _ALWAYS_ASK_RULES if rule.is_about(permit)]
-        named = [item.argv for item in self._commands_named_by(permit, line, allow, self._place(permit, line))]
+        named = [item.argv for item in self._commands_named_by(permit, line, allow, self._resolve_place(permit, line))]
         commands, outer = (
             tuple(item for item in items if item.argv not in named) for items in (line.commands, line.outer)
         )
@@ -229,7 +233,7 @@ class RuleSet:
         path = posixpath.join(place, use.path)
         for tool in _FILE_TOOLS[use.action]:
             permit = Permit(tool, use.action, path, "", {"file_path": path})
-            found = next((rule for rule in rules if self._fits(rule, permit, any_path=True)), None)
+            found = next((rule for rule in rules if self._matches_call(rule, permit, any_path=True)), None)
             if found is not None:
                 return found
         return None
@@ -247,8 +251,8 @@ class RuleSet:
         paths = (posixpath.join(place, use.path) for use in uses for place in places or ("/",))
         if any(self._real(path).startswith("/proc/") for path in paths):
             return "it uses a file whose path differs for each process"
-        made = [use for use in uses if use.makes == "file"]
-        if is_replaced(made, [use.path for use in uses if use not in made], places):
+        created = [use for use in uses if use.makes == "file"]
+        if is_replaced(created, [use.path for use in uses if use not in created], places):
             return "it writes through a file that it creates"
         return line.hidden[0] if line.hidden else ""
 
@@ -259,7 +263,7 @@ class RuleSet:
     def _directory(self, permit: Permit) -> str:
         return posixpath.normpath(posixpath.join(self._root, permit.path))
 
-    def _place(self, permit: Permit, line: ShellLine) -> Place:
+    def _resolve_place(self, permit: Permit, line: ShellLine) -> Place:
         """Return the directories in which the line runs. Only a single `cd` at its beginning can be followed."""
         here = self._here
         if (
@@ -272,10 +276,11 @@ class RuleSet:
         moves = [command for command in line.commands if command.name in ("cd", "pushd", "popd")]
         if not moves:
             return replace(here, directory=directory)
+        # The directory depends on the order and success of commands; nothing is assumed about it.
         if len(moves) > 1 or moves[0] is not line.commands[0] or len(moves[0].argv) != 2:
             return replace(here, directory=directory, is_lost=True)
-        there = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
-        return replace(here, directory=directory, moved_to=there)
+        destination = posixpath.normpath(posixpath.join(directory, moves[0].argv[1].text))
+        return replace(here, directory=directory, moved_to=destination)
 
     def _commands_named_by(
         self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place
@@ -317,7 +322,7 @@ class RuleSet:
         return self.judge(permit).decision == "allow"
 
     def _ask_verdict(self, permit: Permit, line: ShellLine, allow: Sequence[Rule]) -> Verdict:
-        place = self._place(permit, line)
+        place = self._resolve_place(permit, line)
         not_allowed = self._commands_not_allowed(permit, line, allow, place)
         exact = line_rules(permit.command, line, place)
         if line.uncertainties:

@@ -105,7 +105,7 @@ def command_rules(commands: Sequence[ShellCommand], text: str, line: ShellLine, 
     if directory is None:
         return ()
     rules = (f"bash({_words(command)}){command_scope(command, directory, place)}" for command in commands)
-    return _offered(tuple(dict.fromkeys(rules)))
+    return _parsable_rules(tuple(dict.fromkeys(rules)))
 
 
 def _words(command: ShellCommand) -> str:
@@ -115,7 +115,7 @@ def _words(command: ShellCommand) -> str:
 def line_rules(text: str, line: ShellLine, place: Place) -> tuple[str, ...]:
     """Return a rule for exactly this line, if its scope is certain."""
     scope = line_scope(text, line, place)
-    return () if scope is None else _offered((f"bash(= {text.strip()}){scope}",))
+    return () if scope is None else _parsable_rules((f"bash(= {text.strip()}){scope}",))
 
 
 def is_plain(command: ShellCommand) -> bool:
@@ -150,18 +150,18 @@ def call_rules(permit: Permit, path: str, *, is_read: bool) -> tuple[str, ...]:
     suffix = "" if scope is None else str(scope)
     address = permit.params.get("url")
     if permit.tool.startswith("mcp_") or (scope is not None and scope.params):
-        return _offered((f"{name}{suffix}",))
+        return _parsable_rules((f"{name}{suffix}",))
     if isinstance(address, str):
         try:
-            return _offered((f"{name}({parse_address(address).url.replace('*', '%2A')}){suffix}",))
+            return _parsable_rules((f"{name}({parse_address(address).url.replace('*', '%2A')}){suffix}",))
         except BadAddress:
             return ()
     if not permit.params.get("file_path") and not is_read:
-        return _offered((name,))
-    return _offered((f"{name}({escape(path)})",))
+        return _parsable_rules((name,))
+    return _parsable_rules((f"{name}({escape(path)})",))
 
 
-def _offered(rules: tuple[str, ...]) -> tuple[str, ...]:
+def _parsable_rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     """Return the rules if they can be parsed again. A name with control characters, for example, cannot."""
     try:
         for rule in rules:

@@ -141,26 +141,26 @@ class WordReader:
         elif char == "\\":
             return self._escape()
         elif char == "'":
-            self._single()
+            self._single_quoted()
         elif char == '"':
-            self._double()
+            self._double_quoted()
         elif char == "$":
             self._dollar(in_quotes=False)
         elif char == "`":
             self._backquote()
         else:
-            self._put(char)
+            self._append(char)
             self.at += 1
         return True
 
-    def _put(self, text: str, *, quoted: bool = False) -> None:
+    def _append(self, text: str, *, quoted: bool = False) -> None:
         self._value.append(text)
         self._bare.append("\x00" * len(text) if quoted else text)
 
     def _expand(self, why: str = _GENERATED_WORDS) -> None:
         self._is_dynamic = True
         self.note_uncertainty(why)
-        self._put("$", quoted=True)
+        self._append("$", quoted=True)
 
     def _escape(self) -> bool:
         following = self.text[self.at + 1 : self.at + 2]
@@ -172,19 +172,19 @@ class WordReader:
                 return False
             raise UnsupportedSyntax("a word goes on in the next line")
         self._is_quoted = True
-        self._put(following, quoted=True)
+        self._append(following, quoted=True)
         self.at += 2
         return True
 
-    def _single(self) -> None:
+    def _single_quoted(self) -> None:
         end = self.text.find("'", self.at + 1)
         if end < 0:
             raise UnsupportedSyntax("a quote is not closed")
         self._is_quoted = True
-        self._put(self.text[self.at + 1 : end], quoted=True)
+        self._append(self.text[self.at + 1 : end], quoted=True)
         self.at = end + 1
 
-    def _double(self) -> None:
+    def _double_quoted(self) -> None:
         self._is_quoted = True
         self.at += 1
         while self.at < len(self.text):
@@ -194,14 +194,14 @@ class WordReader:
                 self.at += 1
                 return
             if char == "\\" and following and following in '$`"\\\n':
-                self._put("" if following == "\n" else following, quoted=True)
+                self._append("" if following == "\n" else following, quoted=True)
                 self.at += 2
             elif char == "$":
                 self._dollar(in_quotes=True)
             elif char == "`":
                 self._backquote()
             else:
-                self._put(char, quoted=True)
+                self._append(char, quoted=True)
                 self.at += 1
         raise UnsupportedSyntax("a quote is not closed")
 
@@ -223,7 +223,7 @@ class WordReader:
         if following and following in _COUNTED:
             # Always a number: exit status, number of arguments, process id. As part of a file name it can be any
             # number, like a pattern.
-            self._put("*", quoted=True)
+            self._append("*", quoted=True)
             self._is_number = True
             self.at += 1
         elif following and following in "({[":
@@ -234,12 +234,12 @@ class WordReader:
             if following == "'":
                 self._escaped_string()
             else:
-                self._double()
+                self._double_quoted()
         elif found := _NAME.match(self.text, self.at):
             self._expand()
             self.at = found.end()
         else:
-            self._put("$", quoted=True)
+            self._append("$", quoted=True)
 
     def _bracket(self) -> None:
         if self.text.startswith("((", self.at):

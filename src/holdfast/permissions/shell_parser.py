@@ -258,28 +258,28 @@ class ShellParser(TokenReader):
             return True
         if self.peek() in ";&|":
             raise UnsupportedSyntax(NOT_VALID)
-        return self._reserved() in ends
+        return self._peek_reserved() in ends
 
-    def _reserved(self) -> str:
+    def _peek_reserved(self) -> str:
         """Return the reserved word at the position without consuming it; empty if there is none."""
         found = re.compile(r"[a-z!{}\[\]]+(?=[\s;&|()<>]|$)").match(self.text, self.at)
         return found[0] if found and found[0] in RESERVED else ""
 
     def _expect(self, word: str) -> None:
         self.skip(newlines=True)
-        if not self.text.startswith(word, self.at) or (word.isalpha() and self._reserved() != word):
+        if not self.text.startswith(word, self.at) or (word.isalpha() and self._peek_reserved() != word):
             raise UnsupportedSyntax(NOT_VALID)
         self.at += len(word)
 
     def _command(self) -> None:
-        while (word := self._reserved()) in ("!", "time"):
+        while (word := self._peek_reserved()) in ("!", "time"):
             self.at += len(word)
             self.skip()
             if word == "time":
                 self.outer.append(ShellCommand((literal("time"),), is_open=True))
             if word == "time" and self.peek() == "-":
                 self._time_option()
-            if word == "time" and (self.peek() == "(" or self._reserved()):
+            if word == "time" and (self.peek() == "(" or self._peek_reserved()):
                 self.note_uncertainty("it has a part that is not understood")
         if self.peek(2) == "((":
             raise UnsupportedSyntax("it calculates")
@@ -312,7 +312,7 @@ class ShellParser(TokenReader):
         elif word in ("while", "until"):
             self._loop()
         elif word == "for":
-            self._for()
+            self._for_loop()
         elif word == "case":
             self._case()
         elif word == "[[":
@@ -331,7 +331,7 @@ class ShellParser(TokenReader):
         self._list(frozenset({"then"}))
         self._expect("then")
         self._list(frozenset({"elif", "else", "fi"}))
-        word = self._reserved()
+        word = self._peek_reserved()
         if word == "elif":
             self._expect("elif")
             self._conditional()
@@ -349,12 +349,12 @@ class ShellParser(TokenReader):
         self._list(frozenset({"done"}))
         self._expect("done")
 
-    def _for(self) -> None:
+    def _for_loop(self) -> None:
         self.skip()
         if not re.fullmatch(r"[A-Za-z_]\w*", self.read_word().text, re.A):
             raise UnsupportedSyntax("it is a loop")
         self.skip(newlines=True)
-        if self._reserved() == "in":
+        if self._peek_reserved() == "in":
             self.at += len("in")
             while not self._is_over():
                 self.read_word()
@@ -362,7 +362,7 @@ class ShellParser(TokenReader):
         if self.peek() == ";":
             self.at += 1
         self.skip(newlines=True)
-        if self._reserved() != "do":
+        if self._peek_reserved() != "do":
             raise UnsupportedSyntax("it is a loop")
         self._loop()
 
@@ -379,7 +379,7 @@ class ShellParser(TokenReader):
         self.read_word()
         self._expect("in")
         self.skip(newlines=True)
-        while self._reserved() != "esac":
+        while self._peek_reserved() != "esac":
             self._pattern()
             self._list(frozenset({"esac"}))
             if self.peek(2) == ";;":
@@ -410,7 +410,7 @@ class ShellParser(TokenReader):
             self.skip(newlines=True)
             if self.at >= len(self.text) or self.peek(2) in ("<(", ">("):
                 raise UnsupportedSyntax("it depends on a condition")
-            if self._reserved() == "]]":
+            if self._peek_reserved() == "]]":
                 self.at += 2
                 return
             if self.peek() in "()<>|&;":
@@ -434,7 +434,7 @@ class ShellParser(TokenReader):
             word = self.read_word()
             if self.at == start or (self.peek() in ("<", ">") and re.fullmatch(r"\{\w+\}", self.text[start : self.at])):
                 raise UnsupportedSyntax("it has a part that is not understood")
-            if not argv and (found := _assigned(self.text[start : self.at], word)):
+            if not argv and (found := _split_assignment(self.text[start : self.at], word)):
                 assignments.append(found)
             else:
                 argv.append(word)
@@ -454,7 +454,7 @@ class ShellParser(TokenReader):
         self.repeats = True
         self.at = self.at if found is None else found.end()
         self.skip(newlines=True)
-        if self.peek() != "(" and self._reserved() not in ("{", "if", "while", "until", "for", "case"):
+        if self.peek() != "(" and self._peek_reserved() not in ("{", "if", "while", "until", "for", "case"):
             raise UnsupportedSyntax("it defines a function")
         self._command()
 
@@ -465,7 +465,7 @@ class ShellParser(TokenReader):
             self.skip()
 
 
-def _assigned(source: str, word: Word) -> tuple[str, Word] | None:
+def _split_assignment(source: str, word: Word) -> tuple[str, Word] | None:
     """Return name and value if bash treats the word as an assignment, else None."""
     found = _ASSIGNMENT.match(source)
     if found is None:
@@ -485,16 +485,16 @@ _STATIC = re.compile(r"[\w./+@%:-]+", re.A)
 def parse(line: str) -> ShellLine:
     """Parse a line. Never raises: a line that is not understood is uncertain and hides commands."""
     if len(line) > _MAX_LENGTH:
-        return _not_understood("it is too long to be analysed")
+        return _uncertain_line("it is too long to be analysed")
     if not all(char.isprintable() or char in "\n\t" for char in line):
-        return _not_understood("it contains invisible characters")
+        return _uncertain_line("it contains invisible characters")
     grammar = ShellParser(line, 0)
     grammar.read()
     _compare(grammar)
     return grammar.line()
 
 
-def _not_understood(why: str) -> ShellLine:
+def _uncertain_line(why: str) -> ShellLine:
     return ShellLine(uncertainties=(why,), hidden=(why,))
 
 

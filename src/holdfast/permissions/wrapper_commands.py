@@ -96,7 +96,7 @@ def _sets(words: Sequence[Word]) -> bool:
     return False
 
 
-def _has(option: str) -> Callable[[Sequence[Word]], bool]:
+def _has_option(option: str) -> Callable[[Sequence[Word]], bool]:
     return lambda words: any(word.is_dynamic or word.text.startswith(option) for word in words)
 
 
@@ -108,8 +108,8 @@ _CHECKS: Mapping[str, Callable[[Sequence[Word]], bool]] = {
     **dict.fromkeys(("test", "["), _tests),
     "set": _sets,
     "shopt": lambda words: not all(word.is_literal and word.text in _GLOBBING for word in words),
-    "wait": _has("-p"),
-    "jobs": _has("-x"),
+    "wait": _has_option("-p"),
+    "jobs": _has_option("-x"),
 }
 
 
@@ -285,7 +285,7 @@ def _expand_shell(command: ShellCommand, depth: int) -> ShellLine:
     options: list[str] = []
     while words and words[0].is_literal and words[0].text in _SHELL_OPTIONS:
         options.append(words.pop(0).text)
-    behind = (command.argv[at + 1] for at, word in enumerate(command.argv[:-1]) if _takes_text(word.text))
+    behind = (command.argv[at + 1] for at, word in enumerate(command.argv[:-1]) if _is_command_option(word.text))
     text = next(behind, None)
     if text is None:
         return _opaque(command, depth=depth)
@@ -298,14 +298,14 @@ def _expand_shell(command: ShellCommand, depth: int) -> ShellLine:
         return _join([ShellLine((command,), uncertainties=(_HIDDEN_COMMAND,)), inner])
     if any(changes_programs(name) for name, _ in command.assignments):
         return _join([ShellLine((command,), uncertainties=(_CHANGED_LOOKUP,), hidden=(_CHANGED_LOOKUP,)), inner])
-    return replace(inner, commands=tuple(_assigned(item, command) for item in inner.commands))
+    return replace(inner, commands=tuple(_with_assignments(item, command) for item in inner.commands))
 
 
-def _takes_text(option: str) -> bool:
+def _is_command_option(option: str) -> bool:
     return option.startswith("-") and not option.startswith("--") and option.endswith("c")
 
 
-def _assigned(inner: ShellCommand, outer: ShellCommand) -> ShellCommand:
+def _with_assignments(inner: ShellCommand, outer: ShellCommand) -> ShellCommand:
     return replace(inner, assignments=(*outer.assignments, *inner.assignments))
 
 

@@ -11,44 +11,44 @@ from holdfast.domain.runs import Attachment, Delivery, Prompt, Run
 from holdfast.domain.sessions import Session
 
 __all__ = [
-    "Accepted",
     "AgentInfo",
-    "AgentInit",
+    "AgentInitRequest",
     "AgentMessage",
-    "Answers",
-    "Cancelled",
+    "AnswerResult",
+    "AnsweredPermission",
+    "CancelledRuns",
     "ConfigChange",
-    "ConfigModel",
+    "ConfigModelRequest",
     "ConfigProblem",
-    "Control",
     "CurrentSession",
-    "FileNames",
-    "FileRead",
-    "Grant",
-    "Granted",
+    "EventLogPage",
+    "FileList",
+    "FileReadRequest",
     "InitPrompt",
-    "LogPage",
     "LoggedEvent",
-    "ModelChoice",
-    "ModelFacts",
-    "NeedsInit",
+    "ModelDescription",
     "NewSession",
     "NewWorkspace",
-    "PageCode",
-    "PageGreeting",
-    "PageHello",
-    "PagePass",
-    "PageReturn",
-    "Resolved",
-    "RunPatch",
+    "PageChallenge",
+    "PageChallengeRequest",
+    "PageCredentials",
+    "PageLoginRequest",
+    "PageProof",
+    "PermissionGrant",
+    "ProjectInitStatus",
+    "PromptAccepted",
+    "QuestionAnswers",
+    "RunChange",
+    "SelectedModel",
+    "ServerControl",
     "SessionChange",
-    "ShellAsk",
-    "Skip",
+    "ShellRequest",
+    "SkipPermissions",
     "SnapshotBody",
     "TrustBody",
     "VersionInfo",
-    "WebAsk",
     "WebLink",
+    "WebLinkRequest",
     "WithheldKey",
     "WorkspaceBody",
 ]
@@ -70,7 +70,7 @@ class VersionInfo(msgspec.Struct, frozen=True):
     data_id: str = ""
 
 
-class Control(msgspec.Struct, frozen=True):
+class ServerControl(msgspec.Struct, frozen=True):
     """A command for the server process."""
 
     command: str
@@ -123,21 +123,21 @@ class SessionChange(msgspec.Struct, frozen=True):
     title: str | None = None
 
 
-class FileNames(msgspec.Struct, frozen=True):
+class FileList(msgspec.Struct, frozen=True):
     """Paths below the workspace's directory, the shortest first. `is_cut`: there are more."""
 
     files: tuple[str, ...]
     is_cut: bool = False
 
 
-class FileRead(msgspec.Struct, frozen=True):
+class FileReadRequest(msgspec.Struct, frozen=True):
     """A file that a session has read."""
 
     session_id: SessionId
     path: str
 
 
-class AgentInit(msgspec.Struct, frozen=True):
+class AgentInitRequest(msgspec.Struct, frozen=True):
     """A request to initialise the agent."""
 
     interactive: bool = False
@@ -172,7 +172,7 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class PromptAccepted(msgspec.Struct, frozen=True):
     """The prompt is on disk. `position`: the number of runs ahead of it."""
 
     run_id: RunId
@@ -181,20 +181,20 @@ class Accepted(msgspec.Struct, frozen=True):
     position: int
 
 
-class Cancelled(msgspec.Struct, frozen=True):
+class CancelledRuns(msgspec.Struct, frozen=True):
     """Every run that the cancel covers; the same ids are returned again while the runs are still ending."""
 
     cancelled: tuple[RunId, ...]
 
 
-class RunPatch(msgspec.Struct, frozen=True):
+class RunChange(msgspec.Struct, frozen=True):
     """A change of a waiting run."""
 
     position: int | None = None
     delivery: Literal["steer", "queue"] | None = None
 
 
-class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     """Facts about a model, in the form of stock clients."""
 
     id: str
@@ -211,7 +211,7 @@ class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     default_reasoning_effort: str = ""
 
 
-class ModelChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+class SelectedModel(msgspec.Struct, frozen=True, omit_defaults=True):
     """A model selection, in the form of stock clients."""
 
     model: str
@@ -232,17 +232,17 @@ class AgentInfo(msgspec.Struct, frozen=True):
 
     is_busy: bool
     is_ready: bool
-    model: ModelFacts
-    model_cfg: ModelChoice
+    model: ModelDescription
+    model_cfg: SelectedModel
 
 
-class Skip(msgspec.Struct, frozen=True):
+class SkipPermissions(msgspec.Struct, frozen=True):
     """The setting that skips permission requests."""
 
     skip: bool
 
 
-class Granted(msgspec.Struct, frozen=True):
+class AnsweredPermission(msgspec.Struct, frozen=True):
     """The permission request that is answered. Only its id is used; a request without parameters was not shown
     to a person.
     """
@@ -251,24 +251,24 @@ class Granted(msgspec.Struct, frozen=True):
     id: str = ""
 
 
-class Grant(msgspec.Struct, frozen=True):
+class PermissionGrant(msgspec.Struct, frozen=True):
     """The answer to a permission request. `reason` accompanies a denial: the model receives it, and the turn
     continues.
     """
 
-    permission: Granted
+    permission: AnsweredPermission
     action: GrantAction
     reason: str = ""
 
 
-class Answers(msgspec.Struct, frozen=True):
+class QuestionAnswers(msgspec.Struct, frozen=True):
     """The answers to a batch of questions. Without a batch id, the ids of the questions identify it."""
 
     responses: tuple[QuestionAnswer, ...] = ()
     batch_request_id: str = ""
 
 
-class Resolved(msgspec.Struct, frozen=True):
+class AnswerResult(msgspec.Struct, frozen=True):
     """The result of an answer."""
 
     resolved: bool
@@ -282,11 +282,11 @@ class ConfigChange(msgspec.Struct, frozen=True):
     value: Any = None
 
 
-class ConfigModel(msgspec.Struct, frozen=True):
+class ConfigModelRequest(msgspec.Struct, frozen=True):
     """A request to change the selected model."""
 
     model_type: Literal["large", "small"]
-    model: ModelChoice
+    model: SelectedModel
     scope: int = 0
 
 
@@ -300,7 +300,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
     text: str
 
 
-class NeedsInit(msgspec.Struct, frozen=True):
+class ProjectInitStatus(msgspec.Struct, frozen=True):
     """The result of the check for a project description."""
 
     needs_init: bool
@@ -326,7 +326,7 @@ class SnapshotBody(msgspec.Struct, frozen=True):
     jobs: tuple[dict[str, Any], ...] = ()
 
 
-class ShellAsk(msgspec.Struct, frozen=True):
+class ShellRequest(msgspec.Struct, frozen=True):
     """A shell command that a user typed. `term_width`: the width at which its output is shown."""
 
     command: str
@@ -360,7 +360,7 @@ class LoggedEvent(msgspec.Struct, frozen=True):
     payload: Any
 
 
-class LogPage(msgspec.Struct, frozen=True):
+class EventLogPage(msgspec.Struct, frozen=True):
     """Events, oldest first. While there are `more`, request those after `next`."""
 
     events: tuple[LoggedEvent, ...]
@@ -368,7 +368,7 @@ class LogPage(msgspec.Struct, frozen=True):
     more: bool
 
 
-class WebAsk(msgspec.Struct, frozen=True):
+class WebLinkRequest(msgspec.Struct, frozen=True):
     """A request for a link to the web page. `env` is the environment in which the page's workspace is opened;
     port 0 is any.
     """
@@ -385,13 +385,13 @@ class WebLink(msgspec.Struct, frozen=True):
     seconds: int
 
 
-class PageCode(msgspec.Struct, frozen=True):
+class PageLoginRequest(msgspec.Struct, frozen=True):
     """The login code of a page."""
 
     code: str
 
 
-class PagePass(msgspec.Struct, frozen=True):
+class PageCredentials(msgspec.Struct, frozen=True):
     """`token` authorises requests; with `page` and `key` the page can return to the server's successor."""
 
     token: str
@@ -399,21 +399,21 @@ class PagePass(msgspec.Struct, frozen=True):
     key: str
 
 
-class PageHello(msgspec.Struct, frozen=True):
+class PageChallengeRequest(msgspec.Struct, frozen=True):
     """The first message of a returning page."""
 
     page: str
     nonce: Annotated[str, msgspec.Meta(min_length=16, max_length=128)]
 
 
-class PageGreeting(msgspec.Struct, frozen=True):
+class PageChallenge(msgspec.Struct, frozen=True):
     """The server's nonce, and its proof that it knows the page."""
 
     nonce: str
     proof: str
 
 
-class PageReturn(msgspec.Struct, frozen=True):
+class PageProof(msgspec.Struct, frozen=True):
     """The proof of a returning page."""
 
     page: str

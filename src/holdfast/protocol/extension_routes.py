@@ -11,35 +11,35 @@ from holdfast.protocol.route import Query, Route, get, post
 __all__ = [
     "LSP_ROUTES",
     "MCP_ROUTES",
-    "CommandAsk",
-    "CommandText",
+    "ClientMcpServers",
+    "CommandExpansion",
+    "CommandRequest",
     "LspLog",
-    "LspName",
-    "LspPath",
-    "LspRestarted",
-    "McpAskPrompt",
-    "McpAskResource",
+    "LspRestartRequest",
+    "LspRestartResponse",
+    "LspStartRequest",
     "McpAuthUrl",
-    "McpDone",
-    "McpLoan",
+    "McpEmptyResponse",
     "McpLog",
-    "McpName",
-    "McpText",
-    "SkillAsk",
-    "SkillFacts",
+    "McpPromptRequest",
+    "McpPromptText",
+    "McpResourceRequest",
+    "McpServerName",
     "SkillInfo",
+    "SkillMetadata",
+    "SkillRequest",
     "SkillSource",
     "SkillText",
 ]
 
 
-class McpName(msgspec.Struct, frozen=True):
+class McpServerName(msgspec.Struct, frozen=True):
     """The name of a server."""
 
     name: str
 
 
-class McpAskPrompt(msgspec.Struct, frozen=True):
+class McpPromptRequest(msgspec.Struct, frozen=True):
     """A request for a prompt. `client_id` is the server's name."""
 
     client_id: str
@@ -47,13 +47,13 @@ class McpAskPrompt(msgspec.Struct, frozen=True):
     args: dict[str, str] = {}
 
 
-class McpText(msgspec.Struct, frozen=True):
+class McpPromptText(msgspec.Struct, frozen=True):
     """The text of a prompt."""
 
     prompt: str
 
 
-class McpAskResource(msgspec.Struct, frozen=True):
+class McpResourceRequest(msgspec.Struct, frozen=True):
     """A request for a resource of a server."""
 
     name: str
@@ -73,14 +73,14 @@ class McpLog(msgspec.Struct, frozen=True):
     text: str
 
 
-class McpLoan(msgspec.Struct, frozen=True):
+class ClientMcpServers(msgspec.Struct, frozen=True):
     """All servers that a client provides, by name. They exist while the client is connected and are not stored."""
 
     client_id: str
     servers: dict[Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,40}$")], McpSettings]
 
 
-class McpDone(msgspec.Struct, frozen=True):
+class McpEmptyResponse(msgspec.Struct, frozen=True):
     """The request succeeded; there is no content."""
 
 
@@ -97,51 +97,79 @@ MCP_ROUTES: tuple[Route, ...] = (
         tuple[McpLogin, ...],
         errors=(404,),
     ),
-    post("mcp_refresh_tools", _M + "/refresh-tools", "Look at tools again.", McpName, errors=(400, 404)),
-    post("mcp_refresh_prompts", _M + "/refresh-prompts", "Look at prompts again.", McpName, errors=(400, 404)),
-    post("mcp_refresh_resources", _M + "/refresh-resources", "Look at resources again.", McpName, errors=(400, 404)),
-    post("mcp_get_prompt", _M + "/get-prompt", "A prompt of an MCP server.", McpAskPrompt, McpText, errors=(400, 404)),
+    post(
+        "mcp_refresh_tools",
+        _M + "/refresh-tools",
+        "Reload the tools of an MCP server.",
+        McpServerName,
+        errors=(400, 404),
+    ),
+    post(
+        "mcp_refresh_prompts",
+        _M + "/refresh-prompts",
+        "Reload the prompts of an MCP server.",
+        McpServerName,
+        errors=(400, 404),
+    ),
+    post(
+        "mcp_refresh_resources",
+        _M + "/refresh-resources",
+        "Reload the resources of an MCP server.",
+        McpServerName,
+        errors=(400, 404),
+    ),
+    post(
+        "mcp_get_prompt",
+        _M + "/get-prompt",
+        "A prompt of an MCP server.",
+        McpPromptRequest,
+        McpPromptText,
+        errors=(400, 404),
+    ),
     post(
         "mcp_read_resource",
         _M + "/read-resource",
         "A resource of an MCP server.",
-        McpAskResource,
+        McpResourceRequest,
         tuple[McpContents, ...],
         errors=(400, 404),
     ),
     get(
         "mcp_auth_url",
         _M + "/auth-url",
-        "Where to log in to an MCP server.",
+        "The login address of an MCP server.",
         McpAuthUrl,
         query=_NAME,
         errors=(400, 404),
     ),
-    post("mcp_auth", _M + "/auth", "Log in to an MCP server.", McpName, McpDone, errors=(400, 404)),
-    post("mcp_restart", _M + "/restart", "Start an MCP server again.", McpName, errors=(400, 404)),
-    get("mcp_log", _M + "/log", "What an MCP server has printed.", McpLog, query=_NAME, errors=(400, 404)),
-    post("mcp_lend", _M + "/lend", "MCP servers that come and go with a client.", McpLoan, errors=(400, 404, 409)),
+    post("mcp_auth", _M + "/auth", "Log in to an MCP server.", McpServerName, McpEmptyResponse, errors=(400, 404)),
+    post("mcp_restart", _M + "/restart", "Restart an MCP server.", McpServerName, errors=(400, 404)),
+    get("mcp_log", _M + "/log", "The output of an MCP server.", McpLog, query=_NAME, errors=(400, 404)),
+    post(
+        "mcp_lend",
+        _M + "/lend",
+        "Set the MCP servers that a client provides while it is connected.",
+        ClientMcpServers,
+        errors=(400, 404, 409),
+    ),
     post("mcp_docker_enable", _M + "/docker/enable", "Not built.", errors=(400, 404)),
-    post("mcp_docker_disable", _M + "/docker/disable", "Nothing to switch off.", errors=(404,)),
+    post("mcp_docker_disable", _M + "/docker/disable", "No effect: there is nothing to disable.", errors=(404,)),
 )
 
 
-# Language servers
-
-
-class LspPath(msgspec.Struct, frozen=True):
+class LspStartRequest(msgspec.Struct, frozen=True):
     """The file for which servers are requested."""
 
     path: str
 
 
-class LspName(msgspec.Struct, frozen=True):
+class LspRestartRequest(msgspec.Struct, frozen=True):
     """The name of a server; empty for all that run."""
 
     name: str
 
 
-class LspRestarted(msgspec.Struct, frozen=True):
+class LspRestartResponse(msgspec.Struct, frozen=True):
     """The servers that are being restarted."""
 
     names: tuple[str, ...]
@@ -162,25 +190,30 @@ LSP_ROUTES: tuple[Route, ...] = (
     get(
         "lsp_diagnostics",
         _L + "/{lsp}/diagnostics",
-        "What a language server finds wrong, by file.",
+        "Diagnostics of a language server, by file.",
         dict[str, tuple[dict[str, Any], ...]],
         errors=(404,),
     ),
-    post("start_lsps", _L + "/start", "Start language servers for a file.", LspPath, errors=(400, 404)),
-    post("stop_lsps", _L + "/stop", "Stop language servers, until a file is touched again.", errors=(404,)),
-    post("restart_lsps", _L + "/restart", "Start one again, or all that run.", LspName, LspRestarted, errors=(404,)),
+    post("start_lsps", _L + "/start", "Start language servers for a file.", LspStartRequest, errors=(400, 404)),
+    post("stop_lsps", _L + "/stop", "Stop language servers until a file is used again.", errors=(404,)),
+    post(
+        "restart_lsps",
+        _L + "/restart",
+        "Restart one language server, or all that run.",
+        LspRestartRequest,
+        LspRestartResponse,
+        errors=(404,),
+    ),
     get(
         "lsp_log",
         _L + "/log",
-        "What a language server has printed.",
+        "The output of a language server.",
         LspLog,
         query=(Query("name", is_required=True),),
         errors=(400, 404),
     ),
 )
 
-
-# Skills and commands
 
 SkillSource = Literal["user", "project", "system"]
 
@@ -196,13 +229,13 @@ class SkillInfo(msgspec.Struct, frozen=True):
     user_invocable: bool
 
 
-class SkillAsk(msgspec.Struct, frozen=True):
+class SkillRequest(msgspec.Struct, frozen=True):
     """A request for the text of a skill."""
 
     skill_id: str
 
 
-class SkillFacts(msgspec.Struct, frozen=True):
+class SkillMetadata(msgspec.Struct, frozen=True):
     """Facts about a skill."""
 
     name: str
@@ -215,17 +248,17 @@ class SkillText(msgspec.Struct, frozen=True):
     """The full text of a skill's file."""
 
     content: bytes
-    result: SkillFacts
+    result: SkillMetadata
 
 
-class CommandAsk(msgspec.Struct, frozen=True):
+class CommandRequest(msgspec.Struct, frozen=True):
     """A prompt of the form `/name …`; `arguments` are named ones, in addition to the typed text."""
 
     prompt: str
     arguments: dict[str, str] = {}
 
 
-class CommandText(msgspec.Struct, frozen=True, omit_defaults=True):
+class CommandExpansion(msgspec.Struct, frozen=True, omit_defaults=True):
     """The expansion of a command, for display only: the server expands a command that is sent as a prompt."""
 
     prompt: str

@@ -1,4 +1,7 @@
-"""The OpenAPI 3.1 document, made from the table of routes and the types themselves."""
+"""The OpenAPI 3.1 document, generated from the route table and the types, also as an HTML page.
+
+The page loads nothing: no script, no image, and its style is inline.
+"""
 
 import re
 from base64 import b64encode
@@ -17,6 +20,14 @@ __all__ = ["document", "page", "policy"]
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _JSON = "application/json"
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "h2{font:600 1rem ui-monospace,monospace;margin:0;display:inline}"
+    "details{border-top:1px solid #8884;padding:.6rem 0}summary{cursor:pointer}"
+    "pre{overflow:auto;background:#8881;padding:.6rem;font-size:.85rem}"
+    "td,th{text-align:left;padding:.1rem 1rem .1rem 0;font-weight:normal}"
+    ":root{color-scheme:light dark}"
+)
 
 
 @cache
@@ -78,18 +89,6 @@ def _responses(route: Route, by_type: dict[str, Any]) -> dict[str, Any]:
     return {str(route.status): done} | {str(status): refused for status in sorted(errors)}
 
 
-# The OpenAPI document as an HTML page. It loads nothing: no script, no image, and its style is inline.
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "h2{font:600 1rem ui-monospace,monospace;margin:0;display:inline}"
-    "details{border-top:1px solid #8884;padding:.6rem 0}summary{cursor:pointer}"
-    "pre{overflow:auto;background:#8881;padding:.6rem;font-size:.85rem}"
-    "td,th{text-align:left;padding:.1rem 1rem .1rem 0;font-weight:normal}"
-    ":root{color-scheme:light dark}"
-)
-
-
 @cache
 def policy() -> str:
     """Return the content security policy of the page: only its own style, identified by its hash."""
@@ -109,13 +108,13 @@ def page() -> str:
         for method, operation in methods.items()
     ]
     schemas = [
-        f"<details id='{_escaped(name)}'><summary><h2>{_escaped(name)}</h2></summary>{_json(schema)}</details>"
+        f"<details id='{_escape_html(name)}'><summary><h2>{_escape_html(name)}</h2></summary>{_json(schema)}</details>"
         for name, schema in sorted(whole["components"]["schemas"].items())
     ]
     title = f"{whole['info']['title']} {whole['info']['version']}"
     return (
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{_escaped(title)}</title>"
-        f"<style>{_STYLE}</style></head><body><h1>{_escaped(title)}</h1>"
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{_escape_html(title)}</title>"
+        f"<style>{_STYLE}</style></head><body><h1>{_escape_html(title)}</h1>"
         f"<p>The same as <a href='../openapi.json'>openapi.json</a>.</p>{''.join(routes)}"
         f"<h1>Types</h1>{''.join(schemas)}</body></html>\n"
     )
@@ -123,34 +122,34 @@ def page() -> str:
 
 def _operation_html(path: str, method: str, operation: dict[str, Any]) -> str:
     rows = [
-        f"<tr><td>{_escaped(item['name'])}</td><td>{_escaped(item['in'])}</td>"
-        f"<td>{_escaped(item['schema']['type'])}</td><td>{'required' if item['required'] else ''}</td></tr>"
+        f"<tr><td>{_escape_html(item['name'])}</td><td>{_escape_html(item['in'])}</td>"
+        f"<td>{_escape_html(item['schema']['type'])}</td><td>{'required' if item['required'] else ''}</td></tr>"
         for item in operation["parameters"]
     ]
     asked = operation.get("requestBody")
     parts = [f"<table>{''.join(rows)}</table>" if rows else ""]
     parts.append(f"<p>Takes</p>{_content(asked)}" if asked else "")
     parts += [
-        f"<p>{_escaped(status)} {_escaped(answer['description'])}</p>{_content(answer)}"
+        f"<p>{_escape_html(status)} {_escape_html(answer['description'])}</p>{_content(answer)}"
         for status, answer in operation["responses"].items()
     ]
     return (
-        f"<details><summary><h2>{_escaped(method.upper())} {_escaped(path)}</h2> "
-        f"{_escaped(operation['summary'])}</summary>{''.join(parts)}</details>"
+        f"<details><summary><h2>{_escape_html(method.upper())} {_escape_html(path)}</h2> "
+        f"{_escape_html(operation['summary'])}</summary>{''.join(parts)}</details>"
     )
 
 
 def _content(holder: dict[str, Any]) -> str:
     return "".join(
-        f"<p>{_escaped(kind)}</p>{_json(item['schema'])}" for kind, item in holder.get("content", {}).items()
+        f"<p>{_escape_html(kind)}</p>{_json(item['schema'])}" for kind, item in holder.get("content", {}).items()
     )
 
 
 def _json(value: object) -> str:
-    return f"<pre>{_escaped(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())}</pre>"
+    return f"<pre>{_escape_html(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())}</pre>"
 
 
-def _escaped(text: str) -> str:
+def _escape_html(text: str) -> str:
     for plain, named in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
         text = text.replace(plain, named)
     return text

@@ -23,7 +23,7 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, ToolSpec
 from holdfast.domain.settings import Selection
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["PLAIN_REASONING", "chat_body", "effort_of", "output_tokens_of"]
 
@@ -50,7 +50,7 @@ def chat_body(request: ModelRequest, info: ModelInfo, access: ModelAccess, selec
     for name in ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty"):
         body[name] = getattr(selection, name)
     for added in (access.options, selection.provider_options, access.body):
-        body = _merged(body, added)
+        body = _merge(body, added)
     return _encode({name: value for name, value in body.items() if value is not None})
 
 
@@ -71,12 +71,12 @@ def output_tokens_of(request: ModelRequest, selection: Selection) -> int:
     return selection.max_tokens or request.max_output_tokens
 
 
-def _merged(body: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+def _merge(body: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
     """Merge recursively: dictionaries are merged, other values are replaced."""
     out = dict(body)
     for name, value in added.items():
         before = out.get(name)
-        out[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        out[name] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return out
 
 

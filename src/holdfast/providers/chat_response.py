@@ -196,9 +196,11 @@ class ChatResponse:
         extra = chunk.x_groq
         if error := chunk.error or (extra.error if extra else None):
             raise ErrorInStream(error)
+        # One choice is requested. A server that sends more would mix several responses.
         for choice in (chunk.choices or ())[:1]:
             if choice.error:
                 raise ErrorInStream(choice.error)
+            # Some servers ignore `stream` and send the whole message at once.
             delta = choice.delta or choice.message
             if delta is not None:
                 self._process_delta(delta, parts)
@@ -208,11 +210,13 @@ class ChatResponse:
                 self._reason = _FINISHES.get(reason, "other")
         if usage := chunk.usage or (extra.usage if extra else None):
             self._usage = _usage(usage)
+        # llama.cpp reports its counts as timings.
         elif chunk.timings is not None and not self._usage.is_reported:
             timings = chunk.timings
             self._usage = Usage(timings.prompt_n or 0, timings.predicted_n or 0, timings.cache_n or 0)
 
     def _process_delta(self, delta: _Delta, parts: list[StreamPart]) -> None:
+        # OpenRouter sends the same reasoning twice; the details are the form that later requests must return.
         if delta.reasoning_details:
             parts += _details(delta.reasoning_details)
         elif delta.reasoning_content:
@@ -221,6 +225,7 @@ class ChatResponse:
         elif isinstance(delta.reasoning, str) and delta.reasoning:
             parts.append(ReasoningDelta(delta.reasoning))
         content = delta.content
+        # Mistral's form: a list of typed pieces.
         if isinstance(content, list):
             content = "".join(str(item.get("text") or "") for item in content)
         if text := content or delta.refusal:
@@ -240,10 +245,11 @@ class ChatResponse:
         function = reported.function or _Function()
         call = self._find(reported, function)
         text = function.arguments
+        # Some servers send the arguments as an object instead of JSON text.
         if isinstance(text, dict):
             text = _encode(text).decode()
         if not call.id and function.name:
-            call.id = self._unused(call.reported_id)
+            call.id = self._unused_call_id(call.reported_id)
             yield ToolCallStart(call.id, function.name)
             if buffered := "".join(call.buffered):
                 yield ToolCallDelta(call.id, buffered)
@@ -272,10 +278,11 @@ class ChatResponse:
             self._at[reported.index] = known
         return known
 
-    def _unused(self, reported: str) -> ToolCallId:
+    def _unused_call_id(self, reported: str) -> ToolCallId:
         taken = {call.id for call in self._calls}
         number = len(self._calls)
         candidate = reported or f"call_{number}"
+        # Some models reuse an id within one response; results could then not be assigned.
         while candidate in taken:
             number += 1
             candidate = f"{reported or 'call'}_{number}"
@@ -305,7 +312,7 @@ def _chunks(data: bytes) -> Iterable[_Chunk]:
     try:
         return (_decode(data),)
     except msgspec.ValidationError:
-        return (_salvaged(data),)
+        return (_decode_leniently(data),)
     except UnicodeDecodeError:
         return _chunks(replace_json_surrogates(data))
     except msgspec.DecodeError:
@@ -315,7 +322,7 @@ def _chunks(data: bytes) -> Iterable[_Chunk]:
         return [chunk for line in data.split(b"\n") if line.strip() != b"[DONE]" for chunk in _chunks(line)]
 
 
-def _salvaged(data: bytes) -> _Chunk:
+def _decode_leniently(data: bytes) -> _Chunk:
     """Decode a chunk leniently: numbers as strings are converted. Raises `NotUnderstood`."""
     value = _loose(data)
     try:

@@ -7,23 +7,36 @@ import asyncio
 import gc
 import importlib
 import os
+import re
+import ssl
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from holdfast import __version__
-from holdfast.http11.connection import RequestWatchdog
+from holdfast.http11.client_connection import ConnectionPool, Origin, RequestWatchdog
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["CURRENT_WATCHDOG", "USER_AGENT", "close_connections", "http_client", "in_thread", "post_form"]
+__all__ = [
+    "CURRENT_WATCHDOG",
+    "USER_AGENT",
+    "DirectRoute",
+    "close_connections",
+    "direct_route",
+    "http_client",
+    "in_thread",
+    "post_form",
+]
+
+_PLAIN_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~:/-]*)?(\?[A-Za-z0-9._~:/&=-]*)?")
 
 _FORM_SECONDS = 30.0
 USER_AGENT = f"Holdfast/{__version__}"
@@ -31,6 +44,8 @@ USER_AGENT = f"Holdfast/{__version__}"
 CURRENT_WATCHDOG: ContextVar[RequestWatchdog | None] = ContextVar("holdfast_watchdog", default=None)
 """Watchdog of the request made by the current task; reaches our transport through SDKs without a parameter for it."""
 
+_pools: "WeakKeyDictionary[asyncio.AbstractEventLoop, ConnectionPool]" = WeakKeyDictionary()
+"""Connections without a proxy, with and without httpx2."""
 _direct: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient]" = WeakKeyDictionary()
 _proxied: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient]" = WeakKeyDictionary()
 
@@ -63,11 +78,54 @@ async def http_client(url: str) -> "httpx2.AsyncClient":
     loop = asyncio.get_running_loop()
     clients = _proxied if await _needs_proxy(url) else _direct
     transport = await in_thread("holdfast.providers.httpx_transport")
-    if not transport.has_certificates() and (url.startswith("https:") or clients is _proxied):
-        await asyncio.to_thread(transport.certificates)
+    if url.startswith("https:") or clients is _proxied:
+        await _certificates()
     if loop not in clients:
-        clients[loop] = transport.make_client(is_direct=clients is _direct)
+        clients[loop] = transport.make_client(_pool(loop), is_direct=clients is _direct)
     return clients[loop]
+
+
+class DirectRoute(NamedTuple):
+    """The way of a request to a server without httpx2: its connections, and the parts of its URL."""
+
+    connections: ConnectionPool
+    origin: Origin
+    target: str
+    authority: str
+    tls: ssl.SSLContext | None
+
+
+async def direct_route(url: str) -> DirectRoute | None:
+    """Return the route for a URL, or None if httpx2 is needed: for a proxy, a password in the URL, or characters that
+    have to be encoded.
+
+    Importing httpx2 takes longer than the rest of the first turn, and each of its requests costs about 0.3 ms.
+    """
+    if _PLAIN_URL.fullmatch(url) is None or await _needs_proxy(url):
+        return None
+    parts = urlsplit(url)
+    is_secure = parts.scheme == "https"
+    try:
+        port = parts.port or (443 if is_secure else 80)
+    except ValueError:
+        return None
+    tls = await _certificates() if is_secure else None
+    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    pool = _pool(asyncio.get_running_loop())
+    return DirectRoute(pool, Origin(parts.hostname or "", port, is_secure), target, parts.netloc.lower(), tls)
+
+
+async def _certificates() -> ssl.SSLContext:
+    transport = await in_thread("holdfast.providers.httpx_transport")
+    if not transport.has_certificates():
+        await asyncio.to_thread(transport.certificates)
+    return cast("ssl.SSLContext", transport.certificates())
+
+
+def _pool(loop: asyncio.AbstractEventLoop) -> ConnectionPool:
+    if loop not in _pools:
+        _pools[loop] = ConnectionPool()
+    return _pools[loop]
 
 
 async def post_form(url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
@@ -89,6 +147,8 @@ async def close_connections() -> None:
         client = clients.pop(loop, None)
         if client is not None:
             await client.aclose()
+    if (pool := _pools.pop(loop, None)) is not None:
+        pool.close()
 
 
 async def _needs_proxy(url: str) -> bool:

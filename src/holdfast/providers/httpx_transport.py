@@ -9,12 +9,20 @@ from typing import Any
 
 import httpx2
 
-from holdfast.domain.surrogates import Halves
-from holdfast.http11.connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
+from holdfast.domain.surrogates import SurrogateReplacer
+from holdfast.http11.client_connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken, Head, serialize_request
 from holdfast.providers.http_client import CURRENT_WATCHDOG
 
-__all__ = ["CONNECT_SECONDS", "Transport", "certificates", "has_certificates", "make_client", "replace_surrogates"]
+__all__ = [
+    "CONNECT_SECONDS",
+    "Transport",
+    "certificates",
+    "decoded_body",
+    "has_certificates",
+    "make_client",
+    "replace_surrogates",
+]
 
 CONNECT_SECONDS = 30.0
 _READ_SECONDS = 300.0
@@ -34,7 +42,12 @@ def has_certificates() -> bool:
     return bool(_tls)
 
 
-def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
+def decoded_body(connection: Connection, head: Head) -> AsyncIterator[bytes]:
+    """Return the body of a response decompressed, as httpx2 does it."""
+    return httpx2.Response(head.status, headers=list(head.fields), stream=_Body(connection, None, None)).aiter_bytes()
+
+
+def make_client(connections: ConnectionPool | None = None, *, is_direct: bool) -> httpx2.AsyncClient:
     """Create a client with our own connections, or with those of httpx2, which support proxies."""
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
     # SDKs reject responses with lone surrogates. They can be replaced only in uncompressed text.
@@ -42,7 +55,7 @@ def make_client(*, is_direct: bool) -> httpx2.AsyncClient:
     headers = {"accept-encoding": "identity"}
     if is_direct:
         return httpx2.AsyncClient(
-            transport=Transport(), timeout=timeout, headers=headers, event_hooks=hooks, trust_env=False
+            transport=Transport(connections), timeout=timeout, headers=headers, event_hooks=hooks, trust_env=False
         )
     return httpx2.AsyncClient(verify=certificates(), timeout=timeout, headers=headers, event_hooks=hooks)
 
@@ -62,7 +75,7 @@ class _SanitizedBody(httpx2.AsyncByteStream):
         self._body = body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        decoder = Halves()
+        decoder = SurrogateReplacer()
         async for data in self._body:
             if whole := decoder.feed(data):
                 yield whole
@@ -103,8 +116,8 @@ class _Body(httpx2.AsyncByteStream):
 class Transport(httpx2.AsyncBaseTransport):
     """HTTP/1.1 transport. A request is supervised by the watch in its extensions, else by the current one."""
 
-    def __init__(self) -> None:
-        self.connections = ConnectionPool()
+    def __init__(self, connections: ConnectionPool | None = None) -> None:
+        self.connections = ConnectionPool() if connections is None else connections
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the response, whose body is read later."""
@@ -143,17 +156,8 @@ class Transport(httpx2.AsyncBaseTransport):
         url = request.url
         is_secure = url.scheme == "https"
         origin = Origin(url.host, url.port or (443 if is_secure else 80), is_secure)
-        message = _serialize_head(request), body
-        if (idle := self.connections.pop_idle(origin)) is not None:
-            try:
-                return idle, await _send(idle, message, watchdog)
-            except ConnectionBroken:
-                # The server may close an idle connection at the moment of sending. Without a response byte the
-                # request was not processed and is repeated on a new connection.
-                if idle.has_received or watchdog.is_over:
-                    raise
-        fresh = await self.connections.connect(origin, certificates() if is_secure else None, seconds)
-        return fresh, await _send(fresh, message, watchdog)
+        tls = certificates() if is_secure else None
+        return await self.connections.request(origin, (_serialize_head(request), body), watchdog, tls, seconds)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -172,15 +176,6 @@ def _is_page(head: Head) -> bool:
     """Return whether this cannot be a model's stream: a web page, or a JSON error with status 200."""
     kind = head.headers.get("content-type", "")
     return "text/html" in kind or (head.status == 200 and "application/json" in kind)
-
-
-async def _send(connection: Connection, message: tuple[bytes, bytes], watchdog: RequestWatchdog) -> Head:
-    try:
-        connection.send(message, watchdog)
-        return await connection.head()
-    except BaseException:
-        connection.abort()
-        raise
 
 
 def _serialize_head(request: httpx2.Request) -> bytes:

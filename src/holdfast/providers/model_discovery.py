@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.http11.connection import connect_error
+from holdfast.http11.client_connection import connect_error
 from holdfast.providers.http_client import http_client
-from holdfast.providers.provider_connection import is_loopback
+from holdfast.providers.model_access import is_loopback
 from holdfast.tasks import TaskOwner
 
 __all__ = [
@@ -33,9 +33,6 @@ __all__ = [
     "parse_ollama_models",
     "parse_openai_models",
 ]
-
-
-# Parsers of model lists: every kind of server has its own format.
 
 _CONTEXT = (
     "loaded_context_length",
@@ -54,6 +51,13 @@ _NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})$", re.MULTILINE)
 _NO_CHAT_MODEL = re.compile(
     r"(^|[-_/])(embed|embedding|embeddings|rerank|reranker|whisper|tts|moderation)([-_:.]|$)", re.I
 )
+QUERY_TIMEOUT = 3.0
+_CONNECT_TIMEOUT = 0.5
+_MAX_RESPONSE_SIZE = 8 * 1024 * 1024
+_MAX_DETAILS = 64
+"""Maximum number of models whose details are requested from Ollama."""
+_CACHE_SECONDS = 300.0
+_EMPTY_CACHE_SECONDS = 20.0
 
 
 class DiscoveredModel(msgspec.Struct, frozen=True):
@@ -206,16 +210,6 @@ def _unique(found: list[DiscoveredModel]) -> list[DiscoveredModel]:
     return list({model.id: model for model in found}.values())
 
 
-# Queries
-
-QUERY_TIMEOUT = 3.0
-_CONNECT_TIMEOUT = 0.5
-_MAX_RESPONSE_SIZE = 8 * 1024 * 1024
-_MAX_DETAILS = 64
-"""Maximum number of models whose details are requested from Ollama."""
-_CACHE_SECONDS = 300.0
-_EMPTY_CACHE_SECONDS = 20.0
-
 Kind: TypeAlias = Literal["openai", "ollama", "lmstudio"]
 
 
@@ -367,9 +361,9 @@ async def _connect_error(url: str) -> str:
 
 async def _fetch(target: DiscoveryTarget, url: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
     """Request a JSON object. Raises `_UnexpectedResponse`."""
-    import httpx2  # noqa: PLC0415 - http_client has loaded it in a thread
-
     client = await http_client(url)
+    import httpx2  # noqa: PLC0415 - http_client has just loaded it in a thread
+
     headers = {"accept": "application/json", **dict(target.headers)}
     method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
     try:

@@ -8,18 +8,18 @@ import msgspec
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.providers.http_client import in_thread
+from holdfast.providers.model_access import BETWEEN, FIRST_BYTE, ModelAccess
 from holdfast.providers.provider_config import Endpoint, ModelSpec, Provider, adapt_selection
-from holdfast.providers.provider_connection import BETWEEN, FIRST_BYTE, ModelAccess
 
 __all__ = ["ModelAdapter", "ModelConfig", "build", "configure_model", "reasoning_body"]
 
 
 def reasoning_body(dialect: str, info: ModelInfo, selection: Selection) -> dict[str, Any]:
     """Return additions to the request body. A value of None removes a key that is sent by default."""
-    asked = selection.reasoning_effort
-    if not dialect or not info.can_reason or not (asked or selection.think):
+    wanted_effort = selection.reasoning_effort
+    if not dialect or not info.can_reason or not (wanted_effort or selection.think):
         return {}
-    effort = asked or info.default_reasoning_effort
+    effort = wanted_effort or info.default_reasoning_effort
     is_on = effort != "none"
     body: dict[str, Any] = {}
     match dialect:
@@ -109,11 +109,11 @@ async def build(plan: ModelConfig) -> ModelAdapter:
     """Build the adapter for a configuration. Its module is imported in a thread; its SDK is loaded with the
     first request.
     """
-    made: ModelAdapter
+    adapted: ModelAdapter
     if plan.type == "openai-compat":
         compatible = await in_thread("holdfast.providers.openai_compatible")
-        made = compatible.CompatibleModel(plan.info, plan.access, plan.selection)
+        adapted = compatible.CompatibleModel(plan.info, plan.access, plan.selection)
     else:
         adapter = await in_thread("holdfast.providers.pydantic_ai")
-        made = adapter.PydanticModel(plan.info, plan.access, plan.selection, kind=plan.type)
-    return made
+        adapted = adapter.PydanticModel(plan.info, plan.access, plan.selection, kind=plan.type)
+    return adapted

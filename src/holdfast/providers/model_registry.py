@@ -14,6 +14,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Selection, Settings
 from holdfast.providers.catalog import Catalog, close_matches
+from holdfast.providers.model_access import is_loopback
 from holdfast.providers.model_discovery import (
     LOCAL_SERVERS,
     DiscoveredModel,
@@ -34,13 +35,14 @@ from holdfast.providers.provider_config import (
     models_of,
     resolve_endpoint,
 )
-from holdfast.providers.provider_connection import is_loopback
 from holdfast.providers.provider_errors import redact
 
 __all__ = ["ModelChoice", "ModelRegistry", "ModelView", "ProviderView", "model_view", "provider_view"]
-
-
-# Views: providers and models as published to clients, with their usability and without secrets.
+_SETUP_ADVICE = (
+    "Store a key with `holdfast login PROVIDER`, or start a local model server; `holdfast models` lists what is "
+    "usable. --model demo/tour selects the built-in scripted model."
+)
+_KINDS = {id: kind for id, _, kind, _ in LOCAL_SERVERS}
 
 
 class ModelView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,15 +118,6 @@ def provider_view(provider: Provider, found: Endpoint | Unavailable, models: Ite
         provider.origin,
         found.sentence if isinstance(found, Unavailable) else "",
     )
-
-
-# Registry
-
-_SETUP_ADVICE = (
-    "Store a key with `holdfast login PROVIDER`, or start a local model server; `holdfast models` lists what is "
-    "usable. --model demo/tour selects the built-in scripted model."
-)
-_KINDS = {id: kind for id, _, kind, _ in LOCAL_SERVERS}
 
 
 class ModelChoice(msgspec.Struct, frozen=True):

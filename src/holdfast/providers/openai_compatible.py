@@ -6,7 +6,7 @@ Each request is attempted once. The engine decides about retries from the `troub
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -14,14 +14,14 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.domain.surrogates import Halves, replace_json_surrogates
-from holdfast.http11.connection import Connection, ConnectionRefused, RequestWatchdog
-from holdfast.http11.messages import ConnectionBroken
+from holdfast.domain.surrogates import SurrogateReplacer, replace_json_surrogates
+from holdfast.http11.client_connection import ConnectError, Connection, ConnectionRefused, RequestWatchdog
+from holdfast.http11.messages import ConnectionBroken, serialize_request
 from holdfast.http11.sse import SseReader
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
-from holdfast.providers.http_client import USER_AGENT, http_client, in_thread
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.http_client import USER_AGENT, DirectRoute, direct_route, http_client, in_thread
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.provider_errors import (
     ErrorContext,
     connection_error,
@@ -66,13 +66,12 @@ class CompatibleModel:
         """Send a request and yield the parts of the response. Raises `ProviderError`."""
         url = _address(self._access.base_url, self._context)
         body = chat_body(request, self._info, self._access, self._selection)
-        client = self._client or await http_client(url)
         watchdog = RequestWatchdog(self._access.first_byte, self._access.between)
         exchange = _Exchange(self._context, watchdog)
         try:
             watchdog.start()
-            read = await exchange.open(client, url, self._headers(request.session_id), body)
-            events, halves, answer = SseReader(), Halves(), ChatResponse()
+            read = await exchange.open(self._client, url, self._headers(request.session_id), body)
+            events, halves, answer = SseReader(), SurrogateReplacer(), ChatResponse()
             while not answer.is_done:
                 data = await exchange.next(read, answer)
                 received = events.feed(halves.feed(data)) if data else [*events.feed(halves.end()), *events.end()]
@@ -114,38 +113,74 @@ class _Exchange:
         self._context = context
         self._watchdog = watchdog
         self._response: httpx2.Response | None = None
+        """The response, if httpx2 makes the connection."""
         self._connection: Connection | None = None
+        """The connection, if it is one of ours."""
         self._opening = b""
         self._has_events = False
 
-    async def open(self, client: "httpx2.AsyncClient", url: str, headers: dict[str, str], body: bytes) -> _Read:
-        """Send the request and wait for the headers of a successful response. Raises `ProviderError`."""
+    async def open(self, client: "httpx2.AsyncClient | None", url: str, headers: dict[str, str], body: bytes) -> _Read:
+        """Send the request and wait for the headers of a successful response. Raises `ProviderError`.
+
+        Without a `client` the request goes directly to the server where possible, else through httpx2.
+        """
+        try:
+            route = None if client is not None else await direct_route(url)
+            async with asyncio.timeout(self._watchdog.timeout + _CONNECT_SECONDS):
+                if route is None:
+                    client = client or await http_client(url)
+                    status, fields, read = await self._send_by_httpx(client, url, headers, body)
+                else:
+                    status, fields, read = await self._send_directly(route, headers, body)
+        except TimeoutError:
+            raise self._stall_error() from None
+        kind = fields.get("content-type", "")
+        if status != 200 or "text/html" in kind:
+            raise status_error(self._context, status, fields, await self._read_body(read), now=time.time())
+        if "application/json" in kind:
+            return self._single_event_reader(await self._read_body(read))
+        return read
+
+    async def _send_directly(
+        self, route: DirectRoute, headers: dict[str, str], body: bytes
+    ) -> tuple[int, Mapping[str, str], _Read]:
+        fields = {"host": route.authority, "content-length": str(len(body))} | headers
+        try:
+            head = serialize_request("POST", route.target, fields.items())
+            exchange = route.connections.request(
+                route.origin, (head, body), self._watchdog, route.tls, _CONNECT_SECONDS
+            )
+            self._connection, answer = await exchange
+        except TimeoutError:
+            raise self._connection_error(TimeoutError("no connection was made in time")) from None
+        except (ConnectError, ConnectionBroken, ValueError) as error:
+            raise self._connection_error(error) from None
+        if answer.headers.get("content-encoding", "identity") == "identity":
+            return answer.status, answer.headers, self._connection.read
+        transport = await in_thread("holdfast.providers.httpx_transport")
+        broken = (await in_thread("httpx2")).TransportError
+        decoded = _HttpxReader(transport.decoded_body(self._connection, answer), self._watchdog, broken)
+        return answer.status, answer.headers, decoded.read
+
+    async def _send_by_httpx(
+        self, client: "httpx2.AsyncClient", url: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, Mapping[str, str], _Read]:
         httpx2 = await in_thread("httpx2")
         try:
             request = client.build_request(
                 "POST", url, headers=headers, content=body, extensions={"watch": self._watchdog}
             )
-            async with asyncio.timeout(self._watchdog.timeout + _CONNECT_SECONDS):
-                response = self._response = await client.send(request, stream=True)
-        except TimeoutError:
-            raise self._stall_error() from None
+            response = self._response = await client.send(request, stream=True)
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise refused_error(self._context, f"its base_url is no address: {error}", _BASE_URL_EXAMPLE) from None
         except httpx2.TransportError as error:
             raise self._connection_error(error) from None
         self._connection = response.extensions.get("connection")
-        kind = response.headers.get("content-type", "")
         if self._connection is None or response.headers.get("content-encoding", "identity") != "identity":
             read = _HttpxReader(response.aiter_bytes(), self._watchdog, httpx2.TransportError).read
         else:
             read = self._connection.read
-        if response.status_code != 200 or "text/html" in kind:
-            raise status_error(
-                self._context, response.status_code, response.headers, await self._read_body(read), now=time.time()
-            )
-        if "application/json" in kind:
-            return self._single_event_reader(await self._read_body(read))
-        return read
+        return response.status_code, response.headers, read
 
     async def next(self, read: _Read, answer: ChatResponse) -> bytes:
         """Return the next bytes; empty at the end of the body. A broken connection after a complete

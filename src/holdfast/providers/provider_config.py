@@ -66,6 +66,31 @@ _MEDIA_IN_RESULTS = frozenset({"anthropic", "bedrock"})
 
 Origin = Literal["catalog", "settings", "local"]
 """Source of a provider's definition."""
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_AWS_VARIABLES = (
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+)
+_EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
+    "bedrock": {
+        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+        "profile": ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
+        "access_key_id": ("AWS_ACCESS_KEY_ID",),
+        "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+        "session_token": ("AWS_SESSION_TOKEN",),
+    },
+    "vertexai": {
+        "project": ("VERTEXAI_PROJECT", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT"),
+        "location": ("VERTEXAI_LOCATION", "GOOGLE_CLOUD_LOCATION"),
+    },
+    "azure": {"api_version": ("AZURE_OPENAI_API_VERSION", "OPENAI_API_VERSION")},
+}
+_KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
+_AZURE_ENDPOINTS = ("AZURE_OPENAI_API_ENDPOINT", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_BASE_URL")
+_ERRORS = (HoldfastError, ValueError, OSError)
 
 
 def wire_of(name: str) -> str:
@@ -242,34 +267,6 @@ def adapt_selection(selection: Selection, model: ModelSpec) -> tuple[ModelInfo, 
     return info, msgspec.structs.replace(selection, reasoning_effort=info.default_reasoning_effort)
 
 
-# Endpoints: expanded templates and the key, or the reason why a provider cannot be used.
-
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_AWS_VARIABLES = (
-    "AWS_PROFILE",
-    "AWS_DEFAULT_PROFILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-)
-_EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
-    "bedrock": {
-        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-        "profile": ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
-        "access_key_id": ("AWS_ACCESS_KEY_ID",),
-        "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
-        "session_token": ("AWS_SESSION_TOKEN",),
-    },
-    "vertexai": {
-        "project": ("VERTEXAI_PROJECT", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT"),
-        "location": ("VERTEXAI_LOCATION", "GOOGLE_CLOUD_LOCATION"),
-    },
-    "azure": {"api_version": ("AZURE_OPENAI_API_VERSION", "OPENAI_API_VERSION")},
-}
-_KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
-_AZURE_ENDPOINTS = ("AZURE_OPENAI_API_ENDPOINT", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_BASE_URL")
-
-
 Expand: TypeAlias = Callable[[str, tuple[str | int, ...]], str]
 """Expands a template found at this path of the settings. The file it came from decides what the template may do."""
 
@@ -336,9 +333,6 @@ def resolve_endpoint(provider: Provider, sources: EndpointSources) -> Endpoint |
         _extras(provider, sources.environment),
     )
     return _CHECKS.get(provider.type, _check_key)(provider, found, sources.environment)
-
-
-_ERRORS = (HoldfastError, ValueError, OSError)
 
 
 def _expand(value: Any, path: tuple[str | int, ...], sources: EndpointSources) -> Any:  # noqa: ANN401 - any JSON

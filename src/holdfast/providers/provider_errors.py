@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.errors import ProviderError, Trouble
-from holdfast.http11.connection import ConnectError, ConnectionRefused, RequestWatchdog
+from holdfast.http11.client_connection import ConnectError, ConnectionRefused, RequestWatchdog
 from holdfast.http11.messages import ConnectionBroken
-from holdfast.providers.provider_connection import is_loopback
+from holdfast.providers.model_access import is_loopback
 
 __all__ = [
     "ErrorContext",
@@ -119,7 +119,7 @@ def status_error(
     if status in range(300, 400):
         detail = f"it redirects to {headers.get('location', 'another address')}"
     wait = _retry_after(headers, now) if trouble == "busy" else None
-    return _error(context, trouble, detail or _phrase(status), f"HTTP {status}", status=status, retry_after=wait)
+    return _error(context, trouble, detail or _status_text(status), f"HTTP {status}", status=status, retry_after=wait)
 
 
 def error_in_stream(context: ErrorContext, error: Any, *, now: float = 0.0) -> ProviderError:  # noqa: ANN401
@@ -354,7 +354,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 1] + "…"
 
 
-def _phrase(status: int) -> str:
+def _status_text(status: int) -> str:
     return f"it answered with HTTP {status}"
 
 
@@ -382,7 +382,7 @@ def convert_exception(
         return _unexpected_body_error(context, *watchdog.page, now=now)
     if error is None:
         return incomplete_error(context)
-    chain = list(_chain(error))
+    chain = list(_iter_causes(error))
     for item in chain:
         if (found := _exception_status_error(context, item, now=now)) is not None:
             return found
@@ -462,7 +462,7 @@ def _bytes(body: Any) -> bytes:  # noqa: ANN401 - any value of the library
         return str(body).encode("utf-8", "replace")
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _iter_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes; groups are flattened."""
     seen: set[int] = set()
     pending: list[BaseException] = [error]

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.distribution import install_command
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
-from holdfast.http11.connection import RequestWatchdog
+from holdfast.http11.client_connection import RequestWatchdog
+from holdfast.install_hint import install_command
 from holdfast.providers.http_client import CURRENT_WATCHDOG, USER_AGENT, http_client, in_thread
+from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import session_headers
-from holdfast.providers.provider_connection import ModelAccess
 from holdfast.providers.provider_errors import (
     ErrorContext,
     convert_exception,
@@ -57,7 +57,6 @@ _DEFAULT_URLS = {
 }
 _SDK = "holdfast.providers.sdk"
 _CONVERSION = f"{_SDK}.conversion"
-_SETTINGS = f"{_SDK}.model_settings"
 _GOODBYE_SECONDS = 2.0
 _tasks = TaskOwner()
 
@@ -110,8 +109,7 @@ class PydanticModel:
         module, function, extra = self._recipe()
         try:
             self._sdk = await in_thread(f"{_SDK}.{module}")
-            await in_thread(_CONVERSION)
-            settings = await in_thread(_SETTINGS)
+            conversion = await in_thread(_CONVERSION)
             direct = await in_thread("pydantic_ai.direct")
         except ImportError as error:
             raise self._missing(extra, error) from None
@@ -119,7 +117,7 @@ class PydanticModel:
         try:
             build = getattr(self._sdk, function)
             # Some SDKs accept extra body fields only once, for all requests.
-            body = settings.body_for(self._access, self._selection)
+            body = conversion.body_for(self._access, self._selection)
             access = msgspec.structs.replace(self._access, body=body)
             self._model = await asyncio.to_thread(build, self._info, access, client)
         except ProviderError:
@@ -157,16 +155,16 @@ class PydanticModel:
         self, request: ModelRequest, watchdog: RequestWatchdog, queue: asyncio.Queue[StreamPart | None]
     ) -> None:
         CURRENT_WATCHDOG.set(watchdog)
-        conversion, settings = await in_thread(_CONVERSION), await in_thread(_SETTINGS)
+        conversion = await in_thread(_CONVERSION)
         assert self._sdk is not None
         affinity = session_headers(request.session_id)
         headers = {"User-Agent": USER_AGENT, **affinity, **self._access.headers}
-        asked = settings.settings_for(request, self._info, self._access, self._selection, headers)
+        wanted_settings = conversion.settings_for(request, self._info, self._access, self._selection, headers)
         stream = conversion.StreamParts()
         async with self._direct.model_request_stream(
             self._model,
             conversion.conversation(request.messages, self._info, self._model.system),
-            model_settings=self._supported_settings(self._sdk.refine(asked, affinity["x-session-id"])),
+            model_settings=self._supported_settings(self._sdk.refine(wanted_settings, affinity["x-session-id"])),
             model_request_parameters=conversion.parameters(request, self._access),
             instrument=False,
         ) as response:

@@ -1,7 +1,8 @@
 """The built-in scripted model: plays back a script.
 
 It needs no key and no network, and is always labelled as scripted. A script is a list of steps; each provider request
-plays the next one. Words are streamed one by one, with an optional pause between them.
+plays the next one. Words are streamed one by one, with an optional pause between them. The demo model, for
+installations without a model, chooses its steps by keywords in the prompt.
 """
 
 import asyncio
@@ -46,6 +47,28 @@ __all__ = [
     "tokens_of",
     "tour_titles",
 ]
+_INFO = ModelInfo(provider="demo", model="scripted", context_window=200_000, max_output_tokens=4_096, price=Price())
+TOUR = ModelInfo(
+    provider="demo",
+    model="tour",
+    context_window=200_000,
+    max_output_tokens=4_096,
+    name="Scripted tour (no model)",
+    can_reason=True,
+    is_scripted=True,
+)
+_MAX_WORDS = 100_000
+_NUMBER = re.compile(r"\b(words|pause)=(\d{1,6})\b")
+_TOOL = re.compile(r"\btool=(\w+)\s*")
+_HELLO = (
+    "This is Holdfast's built-in scripted model: no language model is set up, so nobody is thinking here. "
+    "Everything around it is real. Say tour to see what it can do, or try words=200 pause=50, and cancel it. "
+    "For a real model set a key (holdfast login), or start Ollama; holdfast models lists what there is."
+)
+_END = (
+    "That was the tour. You saw reasoning, streamed text, a tool, and a question before anything was changed. "
+    "While something runs you may steer it with another prompt, cancel it, or close the terminal: it goes on."
+)
 
 
 class Say(msgspec.Struct, frozen=True):
@@ -91,16 +114,14 @@ class Step(msgspec.Struct, frozen=True):
 
 Script: TypeAlias = Callable[[ModelRequest], Step]
 
-_INFO = ModelInfo(provider="demo", model="scripted", context_window=200_000, max_output_tokens=4_096, price=Price())
-
 
 def tokens_of(text: str) -> Iterator[str]:
     """Split text into words, each with its preceding space, as models stream them."""
     start = 0
-    for place, character in enumerate(text):
-        if character == " " and place > start:
-            yield text[start:place]
-            start = place
+    for index, character in enumerate(text):
+        if character == " " and index > start:
+            yield text[start:index]
+            start = index
     if start < len(text):
         yield text[start:]
 
@@ -124,7 +145,7 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         """Requests received so far, for tests."""
         self._remembers = remembers
-        self._asked = 0
+        self._request_count = 0
         self.open_streams = 0
 
     @property
@@ -134,18 +155,18 @@ class ScriptedModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         """Play the next step of the script."""
-        self._asked += 1
+        self._request_count += 1
         if self._remembers:
             self.requests.append(request)
         self.open_streams += 1
         try:
-            for part in self._play(self._script(request)):
+            for part in self._stream_step(self._script(request)):
                 yield part
                 await asyncio.sleep(self._pause())
         finally:
             self.open_streams -= 1
 
-    def _play(self, step: Step) -> Iterator[StreamPart]:
+    def _stream_step(self, step: Step) -> Iterator[StreamPart]:
         for number, act in enumerate(step.acts):
             match act:
                 case Say(text=text):
@@ -155,7 +176,7 @@ class ScriptedModel:
                     if signature:
                         yield ReasoningSignature(signature)
                 case Call():
-                    yield from _call(act, ToolCallId(f"call_{self._asked}_{number}"))
+                    yield from _call(act, ToolCallId(f"call_{self._request_count}_{number}"))
                 case Fail(hangs_up=True):
                     return
                 case Fail(message=message, trouble=trouble, retry_after=wait):
@@ -207,32 +228,9 @@ def _in_order(steps: Iterable[Step]) -> Script:
     return script
 
 
-# The demo model, for installations without a model. It identifies itself as scripted and reacts to keywords.
-
-TOUR = ModelInfo(
-    provider="demo",
-    model="tour",
-    context_window=200_000,
-    max_output_tokens=4_096,
-    name="Scripted tour (no model)",
-    can_reason=True,
-    is_scripted=True,
-)
-_MOST_WORDS = 100_000
-_NUMBER = re.compile(r"\b(words|pause)=(\d{1,6})\b")
-_TOOL = re.compile(r"\btool=(\w+)\s*")
-_HELLO = (
-    "This is Holdfast's built-in scripted model: no language model is set up, so nobody is thinking here. "
-    "Everything around it is real. Say tour to see what it can do, or try words=200 pause=50, and cancel it. "
-    "For a real model set a key (holdfast login), or start Ollama; holdfast models lists what there is."
-)
-_ASKED = Call(
+_APPROVAL_CALL = Call(
     "write",
     '{"file_path": "holdfast-tour.txt", "content": "The scripted tour of Holdfast wrote this. Delete it freely.\\n"}',
-)
-_END = (
-    "That was the tour. You saw reasoning, streamed text, a tool, and a question before anything was changed. "
-    "While something runs you may steer it with another prompt, cancel it, or close the terminal: it goes on."
 )
 
 
@@ -294,7 +292,7 @@ def _step(request: ModelRequest, prompt: str, words: int) -> Step:
     elif called < len(calls):
         acts.append(calls[called])
     elif words:
-        acts.append(Say(" ".join(f"word{number}" for number in range(1, min(words, _MOST_WORDS) + 1))))
+        acts.append(Say(" ".join(f"word{number}" for number in range(1, min(words, _MAX_WORDS) + 1))))
     else:
         acts.append(Say(_HELLO))
     return Step(tuple(acts), usage)
@@ -302,12 +300,12 @@ def _step(request: ModelRequest, prompt: str, words: int) -> Step:
 
 def _steps_taken(request: ModelRequest) -> int:
     """Return the number of tool results since the last prompt."""
-    taken = 0
+    steps_taken = 0
     for item in reversed(request.messages):
         if item.role == "user":
             break
-        taken += item.role == "tool"
-    return taken
+        steps_taken += item.role == "tool"
+    return steps_taken
 
 
 def _calls(prompt: str) -> list[Call]:
@@ -326,8 +324,8 @@ def _calls(prompt: str) -> list[Call]:
     return calls
 
 
-def _tour(taken: int) -> tuple[Act, ...]:
-    match taken:
+def _tour_step(steps_taken: int) -> tuple[Act, ...]:
+    match steps_taken:
         case 0:
             return (
                 Think("I pretend to think: first I look around, then I ask before I change anything."),
@@ -335,13 +333,13 @@ def _tour(taken: int) -> tuple[Act, ...]:
                 Call("ls"),
             )
         case 1:
-            return (Say("Now I want to write a file called holdfast-tour.txt. You are asked first."), _ASKED)
+            return (Say("Now I want to write a file called holdfast-tour.txt. You are asked first."), _APPROVAL_CALL)
         case _:
             return (Say(_END),)
 
 
-def _ask(taken: int) -> tuple[Act, ...]:
-    return (Say("May I?"), _ASKED) if taken == 0 else (Say("Thank you. That was all."),)
+def _ask(steps_taken: int) -> tuple[Act, ...]:
+    return (Say("May I?"), _APPROVAL_CALL) if steps_taken == 0 else (Say("Thank you. That was all."),)
 
 
-_SHOWS = {"tour": _tour, "ask": _ask}
+_SHOWS = {"tour": _tour_step, "ask": _ask}

@@ -226,11 +226,11 @@ def transition(presence: Presence, event: PresenceEvent) -> Step:
     """Return the next state and the effects of an event."""
     match event:
         case Create() | Attach() | Detach() | Release() | View() | HoldOver():
-            return _linger(*_of_pair(presence, event))
+            return _linger(*_client_transition(presence, event))
         case Opened() | Closed() | WorkBegan() | WorkEnded():
-            return _linger(*_of_place(presence, event))
+            return _linger(*_workspace_transition(presence, event))
         case Retire() | CreateBegan() | CreateOver() | LingerOver() | Stop():
-            return _linger(*_of_server(presence, event))
+            return _linger(*_server_transition(presence, event))
         case _:
             assert_never(event)
 
@@ -254,76 +254,78 @@ def is_idle(presence: Presence) -> bool:
     return not presence.workspaces and not presence.creating
 
 
-def _of_pair(presence: Presence, event: _PairEvent) -> Step:
+def _client_transition(presence: Presence, event: _PairEvent) -> Step:
     here = presence.workspaces.get(event.workspace, Workspace())
     claim = here.claims.get(event.client, Claim())
     match event:
         case Create() | Attach():
-            return _come(presence, event, claim)
+            return _attach(presence, event, claim)
         case Detach() if claim.streams == 1 and not claim.released:
-            return _hold(presence, event, claim, "detach")
+            return _hold_claim(presence, event, claim, "detach")
         case Detach() if claim.streams:
-            return _keep(presence, event, replace(claim, streams=claim.streams - 1))
+            return _replace_claim(presence, event, replace(claim, streams=claim.streams - 1))
         case Release() if claim.streams:
-            return _keep(presence, event, replace(claim, released=True))
+            return _replace_claim(presence, event, replace(claim, released=True))
         case View() if claim.streams:
-            return _keep(presence, event, replace(claim, session=event.session or None))
+            return _replace_claim(presence, event, replace(claim, session=event.session or None))
         case View():
             return presence, (Refuse("not attached"),)
         case Release() if claim.hold:
-            return _keep(presence, event, Claim())
+            return _replace_claim(presence, event, Claim())
         case HoldOver() if claim.hold and claim.generation == event.generation:
-            return _keep(presence, event, Claim())
+            return _replace_claim(presence, event, Claim())
         case _:
             return presence, ()
 
 
-def _come(presence: Presence, event: Create | Attach, claim: Claim) -> Step:
+def _attach(presence: Presence, event: Create | Attach, claim: Claim) -> Step:
     refusal = _refusal(presence, event.client)
     here = presence.workspaces.get(event.workspace)
     match event:
         case Create() if refusal and here is None:
-            presence, effects = _put(presence, event.workspace, Workspace())
+            presence, effects = _store_workspace(presence, event.workspace, Workspace())
             return presence, refusal + effects
         case Create() if not refusal and not claim.streams:
-            return _hold(presence, event, claim, "create")
+            return _hold_claim(presence, event, claim, "create")
         case Create() if not refusal:
-            return _keep(presence, event, replace(claim, released=False))
+            return _replace_claim(presence, event, replace(claim, released=False))
         case Attach() if not refusal and (here is None or here.phase != "open"):
             return presence, (Refuse("not open"),)
         case Attach() if not refusal:
-            return _keep(presence, event, replace(claim, streams=claim.streams + 1, hold=None))
+            return _replace_claim(presence, event, replace(claim, streams=claim.streams + 1, hold=None))
         case _:
             return presence, refusal
 
 
-def _of_place(presence: Presence, event: _PlaceEvent) -> Step:
+def _workspace_transition(presence: Presence, event: _PlaceEvent) -> Step:
     here = presence.workspaces.get(event.workspace)
     match event:
         case Opened():
             phase: Phase = "closing" if here and here.phase == "closing" else "open"
-            return _put(presence, event.workspace, replace(here or Workspace(), phase=phase, working=event.working))
+            return _store_workspace(
+                presence, event.workspace, replace(here or Workspace(), phase=phase, working=event.working)
+            )
         case WorkBegan():
-            return _put(presence, event.workspace, replace(here or Workspace(), working=True))
+            return _store_workspace(presence, event.workspace, replace(here or Workspace(), working=True))
         case WorkEnded() if here is not None:
-            return _put(presence, event.workspace, replace(here, working=False))
+            return _store_workspace(presence, event.workspace, replace(here, working=False))
         case Closed() if here is not None:
-            return _closed(presence, event, here)
+            return _workspace_closed(presence, event, here)
         case _:
             return presence, ()
 
 
-def _closed(presence: Presence, event: Closed, here: Workspace) -> Step:
+def _workspace_closed(presence: Presence, event: Closed, here: Workspace) -> Step:
     if here.phase == "open" and not presence.leaving:
         raise IllegalTransition(presence, event)
     if here.phase == "closing" and (here.claims or here.working) and not presence.leaving:
-        presence, _ = _put(presence, event.workspace, replace(here, phase="opening"))
+        presence, _ = _store_workspace(presence, event.workspace, replace(here, phase="opening"))
         return presence, (OpenWorkspace(event.workspace),)
     rest = {name: workspace for name, workspace in presence.workspaces.items() if name != event.workspace}
     return replace(presence, workspaces=rest), ()
 
 
-def _of_server(presence: Presence, event: _ServerEvent) -> Step:
+def _server_transition(presence: Presence, event: _ServerEvent) -> Step:
     match event:
         case Retire():
             return _retire(presence, event.client)
@@ -347,7 +349,7 @@ def _retire(presence: Presence, client: ClientId) -> Step:
     presence = replace(presence, retired=(*others, client)[-RETIRED_LIMIT:])
     effects: tuple[Effect, ...] = ()
     for name in presence.workspaces:
-        presence, more = _keep(presence, Release(name, client), Claim())
+        presence, more = _replace_claim(presence, Release(name, client), Claim())
         effects += more
     return presence, effects
 
@@ -358,23 +360,23 @@ def _refusal(presence: Presence, client: ClientId) -> tuple[Refuse, ...]:
     return (Refuse("retired"),) if client in presence.retired else ()
 
 
-def _hold(presence: Presence, event: _PairEvent, claim: Claim, grace: Grace) -> Step:
+def _hold_claim(presence: Presence, event: _PairEvent, claim: Claim, grace: Grace) -> Step:
     generation = presence.generation + 1
     held = replace(claim, streams=0, hold=grace, generation=generation)
-    presence, _ = _keep(replace(presence, generation=generation), event, held)
+    presence, _ = _replace_claim(replace(presence, generation=generation), event, held)
     return presence, (Arm(event.workspace, event.client, generation, grace),)
 
 
-def _keep(presence: Presence, event: _PairEvent, claim: Claim) -> Step:
+def _replace_claim(presence: Presence, event: _PairEvent, claim: Claim) -> Step:
     """Replace the client's claim. A claim without stream and hold is removed."""
     here = presence.workspaces.get(event.workspace, Workspace())
     claims = {**here.claims, event.client: claim}
     if not claim.streams and not claim.hold:
         del claims[event.client]
-    return _put(presence, event.workspace, replace(here, claims=claims))
+    return _store_workspace(presence, event.workspace, replace(here, claims=claims))
 
 
-def _put(presence: Presence, name: WorkspaceId, here: Workspace) -> Step:
+def _store_workspace(presence: Presence, name: WorkspaceId, here: Workspace) -> Step:
     """Store a workspace; the only place that closes one without claims and work."""
     effects: tuple[Effect, ...] = ()
     if here.phase == "open" and not here.claims and not here.working:

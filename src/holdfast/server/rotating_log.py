@@ -5,11 +5,11 @@ import os
 import sys
 from typing import TextIO
 
-__all__ = ["KEPT", "LONGEST", "RotatingLog"]
+__all__ = ["FILE_COUNT", "MAX_BYTES", "RotatingLog"]
 
-LONGEST = 10_000_000
+MAX_BYTES = 10_000_000
 """Maximum size of one file in bytes."""
-KEPT = 5
+FILE_COUNT = 5
 """Number of files: `server.log`, then `server.log.1` and so on; the oldest has the highest number."""
 
 
@@ -24,15 +24,15 @@ class RotatingLog(logging.StreamHandler[TextIO]):
         """Write a record, after rotating the file if it is too large."""
         try:
             here = os.fstat(2)
-            if here.st_size >= LONGEST and os.path.samestat(here, os.stat(self._path)):
-                self._turn_over()
+            if here.st_size >= MAX_BYTES and os.path.samestat(here, os.stat(self._path)):
+                self._rotate()
         except OSError:
             # A log that is too large is better than none.
             pass
         super().emit(record)
 
-    def _turn_over(self) -> None:
-        for number in range(KEPT - 2, 0, -1):
+    def _rotate(self) -> None:
+        for number in range(FILE_COUNT - 2, 0, -1):
             if os.path.exists(f"{self._path}.{number}"):
                 os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
         os.replace(self._path, f"{self._path}.1")

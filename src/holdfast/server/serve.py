@@ -12,13 +12,14 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.ports import Models
 from holdfast.engine.settings import EngineSettings
-from holdfast.lockfile import write_owner
-from holdfast.runtime.services import ServerServices, ServiceOverrides
+from holdfast.lock_owner import write_owner
+from holdfast.providers.http_client import in_thread
+from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener, bind_tcp
@@ -30,10 +31,13 @@ from holdfast.server.telemetry.observers import Observers, own_options
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
 from holdfast.workspace.process.guard_system import deny_tracing, return_freed_memory
 
-__all__ = ["LAST_WORDS_SECONDS", "ServerOptions", "run_server", "serve"]
+if TYPE_CHECKING:
+    from holdfast.engine.ports import Models
+
+__all__ = ["RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
 
 
-LAST_WORDS_SECONDS = 0.5
+RESPONSE_GRACE = 0.5
 """Seconds that clients get to read the end of their responses during shutdown."""
 
 _log = logging.getLogger("holdfast.server")
@@ -78,17 +82,25 @@ async def run_server(
         for listener in sockets:
             await server.listen(listener, front)
         on_listening()
-        await application.web.reopen()
+        await asyncio.gather(_load_workspace_modules(), application.web.reopen())
         await manager.stopping.wait()
     finally:
         # Close the workspaces first, which ends the streams; then wait for connections.
         try:
             await manager.close()
         finally:
-            await server.stop(LAST_WORDS_SECONDS)
+            await server.stop(RESPONSE_GRACE)
             opening.cancel()
             for number in signals:
                 loop.remove_signal_handler(number)
+
+
+async def _load_workspace_modules() -> None:
+    """Import the modules of the first workspace while its client connects. A request that needs them earlier waits for
+    the same import.
+    """
+    for module in ("runtime.workspace_services", "server.routes.workspaces", "server.routes.prompts"):
+        await in_thread(f"holdfast.{module}")
 
 
 def _handle_signal(manager: WorkspaceManager) -> None:
@@ -112,7 +124,9 @@ class ServerOptions(msgspec.Struct, frozen=True):
     settings: EngineSettings = EngineSettings()
 
 
-async def serve(options: ServerOptions, models: Models | None = None, *, listener: socket.socket | None = None) -> None:
+async def serve(
+    options: ServerOptions, models: "Models | None" = None, *, listener: socket.socket | None = None
+) -> None:
     """Run the server until a stop is requested. Raises a `HoldfastError` with the reason if it cannot start.
 
     A `listener` is a bound socket that does not listen yet.
@@ -133,7 +147,7 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
         try:
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
-                tcp, guard = _over_tcp(options.tcp, options.data_dir, stack)
+                tcp, guard = _bind_tcp(options.tcp, options.data_dir, stack)
                 sockets.append(tcp)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream)
         except BaseException:
@@ -143,7 +157,7 @@ async def serve(options: ServerOptions, models: Models | None = None, *, listene
         await run_server(manager, application, sockets, guard, on_listening=lambda: _announce(options))
 
 
-def _over_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
+def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
     tcp = bind_tcp(*place)
     stack.callback(tcp.close)
     port = tcp.getsockname()[1]

@@ -19,21 +19,25 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, StorageUnavailable
 from holdfast.domain.events import AgentEvent, AgentNotice, ApprovalEvent, Attached, AttachedEvent, Change
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.lockfile import directory_id
+from holdfast.lock_owner import directory_id
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.error_status import UnknownWorkspace
-from holdfast.runtime.services import NoUsableModel, ServerServices, WorkspaceServices
-from holdfast.runtime.workspace import Workspace
+from holdfast.runtime.server_services import NoUsableModel, ServerServices
 from holdfast.server import presence
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.streams.frame_cache import FrameCache
 from holdfast.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from holdfast.runtime.workspace import Workspace
+    from holdfast.runtime.workspace_services import WorkspaceServices
 
 __all__ = [
     "ClientRetired",
@@ -52,9 +56,9 @@ class WorkspaceHandle:
     apply; later clients share them.
     """
 
-    def __init__(self, workspace: Workspace, body: WorkspaceBody) -> None:
-        services = workspace.services
-        assert isinstance(services, WorkspaceServices), "`ServerServices` opens workspaces with these services"
+    def __init__(self, workspace: "Workspace", body: WorkspaceBody) -> None:
+        # `ServerServices` opens workspaces with these services.
+        services = cast("WorkspaceServices", workspace.services)
         self.workspace = workspace
         self.services = services
         self.id: WorkspaceId = workspace.id
@@ -118,13 +122,13 @@ class ServerStopping(StorageUnavailable):
 
 class GracePeriods(msgspec.Struct, frozen=True):
     """Timeouts in seconds: how long a claim lasts without a stream (`create`, `detach`), and an idle server without a
-    workspace (`linger`); and the interval at which settings files are checked for changes (`look`).
+    workspace (`linger`); and the interval at which settings files are checked for changes (`check_interval`).
     """
 
     create: float = 30.0
     detach: float = 10.0
     linger: float = 60.0
-    look: float = 2.0
+    check_interval: float = 2.0
 
 
 def client_id_of(text: str) -> ClientId:
@@ -164,7 +168,7 @@ class WorkspaceManager:
         since.
         """
         self._closing: dict[str, asyncio.Task[None]] = {}
-        self._left: dict[WorkspaceId, WorkspaceBody] = {}
+        self._closing_bodies: dict[WorkspaceId, WorkspaceBody] = {}
         self._tasks = TaskOwner()
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self.presence: Presence
@@ -247,7 +251,7 @@ class WorkspaceManager:
 
     def _schedule_check(self) -> None:
         if "check" not in self._timers and self._handles and not self.is_closed:
-            self._timers["check"] = asyncio.get_running_loop().call_later(self._graces.look, self._check)
+            self._timers["check"] = asyncio.get_running_loop().call_later(self._graces.check_interval, self._check)
 
     def _check(self) -> None:
         """Check settings files and the storage. Runs read the files themselves; this is for clients that display
@@ -385,9 +389,9 @@ class WorkspaceManager:
                 case presence.Arm(workspace=workspace, client=client, generation=generation, grace=grace):
                     seconds = self._graces.create if grace == "create" else self._graces.detach
                     over = presence.HoldOver(workspace, client, generation)
-                    self._after(seconds, (workspace, client), over)
+                    self._schedule_event(seconds, (workspace, client), over)
                 case presence.ArmLinger(generation=generation):
-                    self._after(self._graces.linger, "linger", presence.LingerOver(generation))
+                    self._schedule_event(self._graces.linger, "linger", presence.LingerOver(generation))
                 case presence.CloseWorkspace() if self.is_closed:
                     pass
                 case presence.CloseWorkspace(workspace=workspace):
@@ -396,11 +400,12 @@ class WorkspaceManager:
                 case presence.CloseServer():
                     self.stopping.set()
                 case presence.OpenWorkspace(workspace=workspace):
-                    self._tasks.start(self._reopen(self._left[workspace]), name=f"open {self._left[workspace].path}")
+                    body = self._closing_bodies[workspace]
+                    self._tasks.start(self._reopen(body), name=f"open {body.path}")
                 case presence.Refuse():
                     pass
 
-    def _after(self, seconds: float, name: object, event: PresenceEvent) -> None:
+    def _schedule_event(self, seconds: float, name: object, event: PresenceEvent) -> None:
         if self.is_closed:
             return
         if (earlier := self._timers.get(name)) is not None:
@@ -420,9 +425,11 @@ class WorkspaceManager:
             _log.error("%s could not be closed properly: %s", handle.path, error)
         del self._handles[handle.id]
         del self._closing[handle.path]
-        self._left[handle.id] = WorkspaceBody(handle.id, handle.path, handle.yolo, handle.debug, env=handle.env)
+        self._closing_bodies[handle.id] = WorkspaceBody(
+            handle.id, handle.path, handle.yolo, handle.debug, env=handle.env
+        )
         self.apply(presence.Closed(handle.id))
-        del self._left[handle.id]
+        del self._closing_bodies[handle.id]
         self._schedule_release()
 
     def _schedule_release(self) -> None:
@@ -466,9 +473,9 @@ def _directory(body: WorkspaceBody) -> str:
         path = Path(there) / path
     try:
         real = Path(os.path.realpath(path))
-        is_there = real.is_dir()
+        is_directory = real.is_dir()
     except (OSError, ValueError):
-        is_there = False
-    if not is_there:
+        is_directory = False
+    if not is_directory:
         raise BadRequest("The path is not a directory that exists.")
     return str(real)

@@ -22,9 +22,9 @@ from holdfast.domain.events import MessageDelta, MessageDeltaEvent, MessagePart,
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Admit, RunRecord
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
-from holdfast.domain.runs import Attachment, Brief, Run
+from holdfast.domain.runs import Attachment, PromptExpansion, Run
 from holdfast.domain.sessions import Session
 
 __all__ = [
@@ -215,7 +215,7 @@ _run_decoder = msgspec.json.Decoder(Run)
 _event_decoder = msgspec.json.Decoder(RunEvent)
 _packer = msgspec.msgpack.Encoder()
 _attachment_decoder = msgspec.msgpack.Decoder(tuple[Attachment, ...])
-_brief_decoder = msgspec.msgpack.Decoder(Brief)
+_brief_decoder = msgspec.msgpack.Decoder(PromptExpansion)
 
 
 class _AdmissionBatch:

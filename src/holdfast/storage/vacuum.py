@@ -71,6 +71,7 @@ def overwrite_unused(connection: apsw.Connection, descriptor: int) -> None:
         offset = (int(number) - 1) * _PAGE_SIZE
         page = os.pread(descriptor, _PAGE_SIZE, offset)
         for start, end in _unused_ranges(page, _FILE_HEADER_SIZE if number == 1 else 0):
+            # Pages that are clean already are not written, which keeps the cost of a second erasure low.
             if page[start:end].strip(b"\0"):
                 os.pwrite(descriptor, bytes(end - start), offset + start)
                 has_changed = True
@@ -88,6 +89,7 @@ def _unused_ranges(page: bytes, header: int) -> Iterator[tuple[int, int]]:
     cells = _uint16(page, header + 3)
     yield header + (12 if kind in _INTERIOR_PAGES else 8) + 2 * cells, _uint16(page, header + 5)
     block, before = _uint16(page, header + 1), 0
+    # Free blocks are listed in ascending order; anything else is a damaged page, which is left alone.
     while before < block <= _PAGE_SIZE - 4:
         yield block + 4, min(block + _uint16(page, block + 2), _PAGE_SIZE)
         before, block = block, _uint16(page, block)

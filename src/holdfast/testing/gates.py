@@ -1,6 +1,7 @@
 """Gates: points at which a test suspends the scripted model, a tool or the store. They replace sleeps."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -18,6 +19,10 @@ __all__ = ["Gate", "GatedLedger", "GatedModel", "GatedTool", "HeldModel", "Simpl
 
 T = TypeVar("T")
 _tasks = TaskOwner()
+_UNTIL_SECONDS = 45.0
+_IDLE_TURN_SECONDS = 50e-6
+"""An iteration that is shorter has called nothing else."""
+_MAX_IDLE_TURNS = 200
 
 
 def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -31,13 +36,26 @@ async def settle_down(turns: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], object], *, most: int = 100_000) -> None:
-    """Run the event loop until the condition holds. Raises `AssertionError` if it never does."""
-    for _ in range(most):
-        if condition():
-            return
+async def until(condition: Callable[[], object]) -> None:
+    """Run the event loop until the condition holds. Raises `AssertionError` if it never does.
+
+    The limit is a time and not a number of iterations: how many iterations pass while a thread or another process works
+    depends on the load of the machine. A loop with a task that is always ready never waits, so a virtual clock does not
+    advance. While nothing but this task runs, its thread sleeps, which leaves the processor and the interpreter lock to
+    the threads and processes that the condition depends on.
+    """
+    now = time.perf_counter()
+    end = now + _UNTIL_SECONDS
+    idle_turns = 0
+    while not condition():
+        if now > end:
+            raise AssertionError("it never happened")
+        if idle_turns > _MAX_IDLE_TURNS:
+            time.sleep(0.001)  # noqa: TID251, ASYNC251 - the reason is above
+        began = time.perf_counter()
         await asyncio.sleep(0)
-    raise AssertionError("it never happened")
+        now = time.perf_counter()
+        idle_turns = idle_turns + 1 if now - began < _IDLE_TURN_SECONDS else 0
 
 
 class Gate:

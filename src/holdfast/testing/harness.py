@@ -30,6 +30,9 @@ from holdfast.testing.memory_ledger import MemoryLedger
 
 __all__ = ["CountingClock", "FixedModels", "FixedTools", "Harness", "PublishedEvents", "counting_ids"]
 
+_CANCEL_WRITE = 30.0
+"""Seconds that the response to a cancel waits for its write: a busy machine must not decide the result of a test."""
+
 
 class CountingClock:
     """A clock that advances by one millisecond per reading."""
@@ -148,7 +151,7 @@ class Harness:
             store,
             models,
             FixedTools(tools),
-            settings or EngineSettings(titles=False),
+            settings or EngineSettings(titles=False, cancel_write=_CANCEL_WRITE),
             CountingClock(),
             counting_ids(ids),
             wrap_outlet,

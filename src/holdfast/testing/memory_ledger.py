@@ -27,7 +27,7 @@ _JUMP = 10_000
 _ENDED_IN_SNAPSHOT = 50
 
 
-async def _at_once() -> None:
+async def _no_delay() -> None:
     """Do not delay."""
 
 
@@ -78,7 +78,7 @@ class MemoryLedger:
         *,
         retention: Retention | None = None,
         now_ms: Callable[[], int] = lambda: 0,
-        pace: Callable[[], Awaitable[None]] = _at_once,
+        pace: Callable[[], Awaitable[None]] = _no_delay,
         fail: Callable[[], Exception | None] = lambda: None,
         survives: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -98,25 +98,25 @@ class MemoryLedger:
         self._journal.back_to(0)
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
-        return await self._in_turn(lambda: self._take_over(path))
+        return await self._run_in_order(lambda: self._change_owner(path))
 
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
-        await self._in_turn(lambda: self._mark_clean(workspace, epoch))
+        await self._run_in_order(lambda: self._mark_clean(workspace, epoch))
 
     async def unfinished_workspaces(self) -> Sequence[str]:
         def look() -> list[str]:
             return [owner.path for owner in self._owners if self._tables[owner.id].runs.all_open()]
 
-        return await self._paced(look)
+        return await self._read_after_pace(look)
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
         batch = tuple(writes)
-        return await self._in_turn(lambda: self._commit(workspace, epoch, ticket, batch))
+        return await self._run_in_order(lambda: self._commit(workspace, epoch, ticket, batch))
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
-        owner = await self._in_turn(lambda: self._owned(workspace, epoch))
+        owner = await self._run_in_order(lambda: self._require_owner(workspace, epoch))
         return owner.ticket, owner.answers
 
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
@@ -130,10 +130,10 @@ class MemoryLedger:
             owner = self._owners.get(workspace)
             return (1, 0) if owner is None else (self._oldest(owner), owner.newest)
 
-        return await self._paced(look)
+        return await self._read_after_pace(look)
 
     async def snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
-        return await self._paced(lambda: self._snapshot(workspace, session))
+        return await self._read_after_pace(lambda: self._snapshot(workspace, session))
 
     async def sessions(self, workspace: WorkspaceId) -> Sequence[Session]:
         def look(tables: MemoryTables) -> list[Session]:
@@ -182,7 +182,7 @@ class MemoryLedger:
     async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
         return await self._read(workspace, lambda tables: tables.files.read_marks(session))
 
-    async def _paced(self, look: Callable[[], T]) -> T:
+    async def _read_after_pace(self, look: Callable[[], T]) -> T:
         await self._pace()
         result = look()
         await self._pace()
@@ -190,9 +190,9 @@ class MemoryLedger:
 
     async def _read(self, workspace: WorkspaceId, look: Callable[[MemoryTables], T]) -> T:
         """Read the tables of a workspace. An unknown workspace is empty."""
-        return await self._paced(lambda: look(self._tables.get(workspace) or MemoryTables(Journal())))
+        return await self._read_after_pace(lambda: look(self._tables.get(workspace) or MemoryTables(Journal())))
 
-    async def _in_turn(self, work: Callable[[], T]) -> T:
+    async def _run_in_order(self, work: Callable[[], T]) -> T:
         """Run a job after all earlier ones. The first caller that is scheduled runs the waiting jobs of others, too."""
         job = _Job(work)
         self._waiting.append(job)
@@ -205,7 +205,7 @@ class MemoryLedger:
         await self._pace()
         return job.result()
 
-    def _take_over(self, path: str) -> WorkspaceRecord:
+    def _change_owner(self, path: str) -> WorkspaceRecord:
         owner = next((owner for owner in self._owners if owner.path == path), None)
         if owner is None:
             owner = _Owner(WorkspaceId(f"workspace-{len(self._tables) + 1}"), path)
@@ -224,7 +224,7 @@ class MemoryLedger:
             self._owners.set(workspace, msgspec.structs.replace(owner, clean=True))
             self._journal.forget()
 
-    def _owned(self, workspace: WorkspaceId, epoch: int) -> _Owner:
+    def _require_owner(self, workspace: WorkspaceId, epoch: int) -> _Owner:
         owner = self._owners.get(workspace)
         if owner is None or owner.epoch != epoch:
             raise OwnerChanged
@@ -236,7 +236,7 @@ class MemoryLedger:
             raise error
         mark = self._journal.mark()
         try:
-            answers = self._carry_out(self._owned(workspace, epoch), ticket, writes)
+            answers = self._apply_writes(self._require_owner(workspace, epoch), ticket, writes)
         except Exception:
             self._journal.back_to(mark)
             raise
@@ -246,7 +246,7 @@ class MemoryLedger:
             raise error
         return answers
 
-    def _carry_out(self, owner: _Owner, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
+    def _apply_writes(self, owner: _Owner, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
         if owner.clean:
             raise OwnerChanged("The workspace was closed: open it again before writing to it.")
         if ticket == owner.ticket:

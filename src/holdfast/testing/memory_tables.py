@@ -6,12 +6,12 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.domain.deleted_session_events import event_subject, redact_body
+from holdfast.domain.event_redaction import event_subject, redact_body
 from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.ledger import Entry, RunRecord
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
@@ -183,12 +183,12 @@ class MemoryMessages:
                 self._rows.drop(row.message.id)
 
     def of_session(self, session_id: SessionId) -> list[Message]:
-        return self._grown(lambda message: message.session_id == session_id)
+        return self._merged_messages(lambda message: message.session_id == session_id)
 
     def of_run(self, run_id: RunId) -> list[Message]:
-        return self._grown(lambda message: bool(run_id) and message.run_id == run_id)
+        return self._merged_messages(lambda message: bool(run_id) and message.run_id == run_id)
 
-    def _grown(self, wanted: Callable[[Message], bool]) -> list[Message]:
+    def _merged_messages(self, wanted: Callable[[Message], bool]) -> list[Message]:
         rows = sorted((row for row in self._rows if wanted(row.message)), key=lambda row: row.ord)
         return [grow(row.message, row.growth) for row in rows]
 

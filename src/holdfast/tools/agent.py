@@ -13,14 +13,14 @@ from holdfast.tools.base import BaseTool
 
 __all__ = ["Agent", "AgentArguments"]
 
-_LONGEST_LIST = 8_000
+_MAX_LIST_LENGTH = 8_000
 
 
 class AgentArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`prompt` is the task, with all the context that the sub-agent needs."""
 
     prompt: str
-    agent: Annotated[str, Meta(description="The agent to send. Without one, a helper that only looks.")] = ""
+    agent: Annotated[str, Meta(description="The agent to run. Without one, a read-only sub-agent.")] = ""
 
 
 class Agent(BaseTool[AgentArguments]):
@@ -36,37 +36,40 @@ class Agent(BaseTool[AgentArguments]):
     def __init__(self, offered: Callable[[], Sequence[tuple[str, str]]] = tuple) -> None:
         super().__init__()
         self._offered = offered
-        self._told: Sequence[tuple[str, str]] = ()
-        self._telling = self._spec
+        self._listed_agents: Sequence[tuple[str, str]] = ()
+        self._listed_spec = self._spec
 
     @property
     def spec(self) -> ToolSpec:
         offered = self._offered()
-        if offered != self._told:
-            description = self._spec.description + _listed(offered)
-            self._told, self._telling = offered, msgspec.structs.replace(self._spec, description=description)
-        return self._telling
+        if offered != self._listed_agents:
+            description = self._spec.description + _agent_list(offered)
+            self._listed_agents, self._listed_spec = (
+                offered,
+                msgspec.structs.replace(self._spec, description=description),
+            )
+        return self._listed_spec
 
     async def act(self, context: ToolContext, arguments: AgentArguments) -> ToolOutcome:
         if not arguments.prompt.strip():
             raise ToolError("The prompt is empty: say what the helper shall find out.")
-        wanted = arguments.agent.strip().removeprefix("@")
-        if not wanted:
+        requested = arguments.agent.strip().removeprefix("@")
+        if not requested:
             return ToolOutcome(await context.run_subagent(SubagentTask(arguments.prompt, "New Agent Session")))
         names = [name for name, _ in self._offered()]
-        name = next((name for name in names if name.lower() == wanted.lower()), None)
+        name = next((name for name in names if name.lower() == requested.lower()), None)
         if name is None:
             known = f"There is: {', '.join(names)}." if names else "There are none."
-            raise ToolError(f"There is no agent called {wanted}. {known}")
+            raise ToolError(f"There is no agent called {requested}. {known}")
         return ToolOutcome(await context.run_subagent(SubagentTask(arguments.prompt, name, f"agent:{name}")))
 
 
-def _listed(agents: Sequence[tuple[str, str]]) -> str:
+def _agent_list(agents: Sequence[tuple[str, str]]) -> str:
     """Return the list of agents for the tool description; without descriptions once it gets too long."""
     if not agents:
         return ""
     lines = ["", "", "With `agent` you send one of these, which has its own instructions, tools and model:"]
-    room = _LONGEST_LIST
+    room = _MAX_LIST_LENGTH
     for name, description in agents:
         line = f"- {name}: {' '.join(description.split())}"
         lines.append(line if len(line) <= room else f"- {name}")

@@ -33,7 +33,7 @@ _WRONG_NAMES: Mapping[str, tuple[str, ...]] = {
     "active_form": ("activeForm",),
 }
 """Wrong argument names that models send, by the correct name."""
-_WHERE = re.compile(r"at `\$([^`]*)`")
+_ERROR_PATH = re.compile(r"at `\$([^`]*)`")
 _STEP = re.compile(r"\.\w+|\[[^]]*\]")
 
 
@@ -82,7 +82,7 @@ def _list_arguments(name: str, schema: Mapping[str, Any]) -> str:
 
 def _hint(error: str, schema: Mapping[str, Any]) -> str:
     """Return the valid values or fields at the position that a validation error names."""
-    found = _WHERE.search(error)
+    found = _ERROR_PATH.search(error)
     node, name = schema, ""
     for step in _STEP.findall(found[1] if found else ""):
         if step.startswith("["):

@@ -9,7 +9,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import JobInfo, TooManyJobs
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
-from holdfast.workspace.files.open_files import require_workspace
+from holdfast.workspace.files.safe_open import require_workspace
 from holdfast.workspace.process.command_process import RunningCommand
 from holdfast.workspace.process.guard import TreeEnd
 from holdfast.workspace.process.jobs import Job, Jobs
@@ -81,7 +81,7 @@ class Bash(BaseTool[BashArguments]):
             try:
                 await _wait(running, self._times.early)
                 if not job.has_ended:
-                    return self._hand_over(call, job)
+                    return self._to_background(call, job)
             finally:
                 if not call.is_handed_over:
                     self._jobs.remove(job)
@@ -90,7 +90,7 @@ class Bash(BaseTool[BashArguments]):
         await _wait(running, seconds if seconds > 0 else self._times.auto_background)
         if not running.ended.done() and not running.exited.done():
             try:
-                return self._hand_over(call, self._jobs.add(call.job(), running))
+                return self._to_background(call, self._jobs.add(call.job(), running))
             except TooManyJobs:
                 # Keep it in the foreground, where it can still be cancelled.
                 pass
@@ -101,7 +101,7 @@ class Bash(BaseTool[BashArguments]):
             self._jobs.record_fault(call.run_id, call.arguments.command, running)
         return call.outcome(running, end)
 
-    def _hand_over(self, call: "_Call", job: Job) -> ToolOutcome:
+    def _to_background(self, call: "_Call", job: Job) -> ToolOutcome:
         call.is_handed_over = True
         job.running.stop_live_output()
         return call.background(job)
@@ -126,7 +126,7 @@ class _Call:
     def outcome(self, running: RunningCommand, end: TreeEnd) -> ToolOutcome:
         if end.error:
             raise ToolError(end.error)
-        text = output_text(running.stdout.excerpt(), running.stderr.excerpt(), end.code, _remark(running, end))
+        text = output_text(running.stdout.excerpt(), running.stderr.excerpt(), end.code, _end_remark(running, end))
         content = f"{text}\n\n<cwd>{self._cwd}</cwd>" if text else "no output"
         return ToolOutcome(content, self._metadata(text), is_error=end.is_lost)
 
@@ -164,11 +164,11 @@ def output_text(stdout: str, stderr: str, code: int | None, remark: str = "") ->
     return "\n".join(part for part in parts if part)
 
 
-def _remark(running: RunningCommand, end: TreeEnd) -> str:
-    return "\n".join(filter(None, (_ending(end), running.remark)))
+def _end_remark(running: RunningCommand, end: TreeEnd) -> str:
+    return "\n".join(filter(None, (_describe_end(end), running.remark)))
 
 
-def _ending(end: TreeEnd) -> str:
+def _describe_end(end: TreeEnd) -> str:
     if end.left:
         numbers = ", ".join(map(str, end.left))
         return f"[These processes run as another user and could not be stopped: {numbers}.]"

@@ -14,14 +14,14 @@ from holdfast.tools.base import BaseTool
 from holdfast.tools.fetch import permit_web, whole_seconds, without_clock
 from holdfast.tools.file_edit import MAX_FILE_BYTES, record_change, record_new_file, resolve_location
 from holdfast.workspace.files.atomic_write import AtomicWrite
-from holdfast.workspace.files.open_files import Digest, FileLocation, status_of
+from holdfast.workspace.files.safe_open import Digest, FileLocation, status_of
 from holdfast.workspace.web_client import WebClient, WebResponse, parse_target
 
 __all__ = ["Download", "DownloadArguments"]
 
 _SECONDS = 300
-_MOST_SECONDS = 600
-_MOST_BYTES = 512 * 1024 * 1024
+_MAX_SECONDS = 600
+_MAX_BYTES = 512 * 1024 * 1024
 _BUFFER = 1 << 20
 _PAUSE = 1.0
 
@@ -40,7 +40,7 @@ class Download(BaseTool[DownloadArguments]):
     name = "download"
     arguments = DownloadArguments
 
-    def __init__(self, web: WebClient | None = None, most: Callable[[], int] = lambda: _MOST_BYTES) -> None:
+    def __init__(self, web: WebClient | None = None, most: Callable[[], int] = lambda: _MAX_BYTES) -> None:
         super().__init__()
         self._web = web or WebClient()
         self._most = most
@@ -50,14 +50,14 @@ class Download(BaseTool[DownloadArguments]):
         location = await resolve_location(context, arguments.file_path)
         if await asyncio.to_thread(status_of, location) is not None:
             raise ToolError(f"{location.name} exists already. Choose another name, or remove it first.")
-        seconds = whole_seconds(arguments.timeout, _SECONDS, _MOST_SECONDS)
+        seconds = whole_seconds(arguments.timeout, _SECONDS, _MAX_SECONDS)
         params: dict[str, object] = {"url": target.url, "file_path": location.path, "timeout": seconds}
-        ask = permit_web(context, self.name, "download", location.path, params)
-        await ask(target)
+        request_permission = permit_web(context, self.name, "download", location.path, params)
+        await request_permission(target)
         write, digest = AtomicWrite(location, None), Digest()
         deadline = asyncio.timeout(seconds)
         try:
-            consent = without_clock(deadline, ask)
+            consent = without_clock(deadline, request_permission)
             async with deadline, self._web.get(target, consent, context.environment) as answer:
                 if answer.status != 200:
                     raise ToolError(f"{target.host} answered with status {answer.status}; nothing was saved.")
@@ -81,7 +81,7 @@ class Download(BaseTool[DownloadArguments]):
             raise ToolError(f"The file has {answer.length:,} bytes; at most {most:,} are saved.")
         await asyncio.to_thread(write.open)
         buffer, begin = bytearray(), bytearray()
-        told = time.monotonic()
+        reported_at = time.monotonic()
         async for piece in answer.chunks():
             buffer += piece
             begin += piece[: MAX_FILE_BYTES - len(begin)]
@@ -91,10 +91,10 @@ class Download(BaseTool[DownloadArguments]):
             if len(buffer) >= _BUFFER:
                 await asyncio.to_thread(write.add, bytes(buffer))
                 buffer.clear()
-            if time.monotonic() - told > _PAUSE:
-                told = time.monotonic()
-                whole = f" of {answer.length:,}" if answer.length else ""
-                context.publish_output(f"{digest.size:,}{whole} bytes\n")
+            if time.monotonic() - reported_at > _PAUSE:
+                reported_at = time.monotonic()
+                total = f" of {answer.length:,}" if answer.length else ""
+                context.publish_output(f"{digest.size:,}{total} bytes\n")
         await asyncio.to_thread(write.add, bytes(buffer))
         await asyncio.to_thread(write.finish)
         return bytes(begin)

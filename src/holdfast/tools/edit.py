@@ -12,13 +12,13 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import Current, Remark, change_file, current_file, no_remark, resolve_location
-from holdfast.workspace.files.open_files import status_of
+from holdfast.workspace.files.safe_open import status_of
 from holdfast.workspace.files.text_edit import EditResult, replace_text
 
 __all__ = ["Edit", "EditArguments", "EditPiece", "Multiedit", "MultieditArguments", "current_or_new"]
 
 
-_MOST_SHOWN = 3_000
+_MAX_SHOWN = 3_000
 
 
 class EditArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ class Edit(BaseTool[EditArguments]):
         what = "Made" if now.text is None else f"Replaced {edited.places} place{'s' * (edited.places > 1)} in"
         lines = [f"{what} {now.location.name} ({difference.counts})."]
         if edited.note:
-            lines += [edited.note, difference.text[:_MOST_SHOWN]]
+            lines += [edited.note, difference.text[:_MAX_SHOWN]]
         lines += filter(None, [await self._remark(now.location.path)])
         return ToolOutcome("\n".join(lines), details)
 
@@ -114,7 +114,7 @@ class Multiedit(BaseTool[MultieditArguments]):
             text, notes, failed = await asyncio.to_thread(_apply, now.text, arguments.edits, 1)
         applied = len(arguments.edits) - len(failed)
         if not applied or text == now.text:
-            raise ToolError("\n".join(["No edit could be made; the file is as it was.", *_listed(failed)]))
+            raise ToolError("\n".join(["No edit could be made; the file is as it was.", *_failure_lines(failed)]))
         difference, before, after = await change_file(context, self.name, now, text)
         details = metadata(
             additions=difference.additions,
@@ -127,7 +127,7 @@ class Multiedit(BaseTool[MultieditArguments]):
         total = f"Made {applied} of {len(arguments.edits)} edits in {now.location.name}"
         counts = f"({difference.counts})."
         remarks = filter(None, [await self._remark(now.location.path)])
-        return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_listed(failed), *remarks]), details)
+        return ToolOutcome("\n".join([f"{total} {counts}", *notes, *_failure_lines(failed), *remarks]), details)
 
 
 def _apply(text: str, edits: Sequence[EditPiece], first: int) -> tuple[str, list[str], list[_Failed]]:
@@ -147,5 +147,5 @@ def _apply(text: str, edits: Sequence[EditPiece], first: int) -> tuple[str, list
     return text, notes, failed
 
 
-def _listed(failed: Sequence[_Failed]) -> list[str]:
+def _failure_lines(failed: Sequence[_Failed]) -> list[str]:
     return [f"Edit {item.index} failed: {item.error}" for item in failed]

@@ -17,10 +17,10 @@ __all__ = ["Fetch", "FetchArguments", "permit_web", "read_page", "whole_seconds"
 
 Format: TypeAlias = Literal["markdown", "text", "html"]
 
-_MOST = 100 * 1024
-_MOST_RAW = 2 * 1024 * 1024
+_MAX_CONTENT = 100 * 1024
+_MAX_RAW = 2 * 1024 * 1024
 _SECONDS = 30
-_MOST_SECONDS = 120
+_MAX_SECONDS = 120
 
 
 class FetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class Fetch(BaseTool[FetchArguments]):
 
     async def act(self, context: ToolContext, arguments: FetchArguments) -> ToolOutcome:
         target = parse_target(arguments.url)
-        seconds = whole_seconds(arguments.timeout, _SECONDS, _MOST_SECONDS)
+        seconds = whole_seconds(arguments.timeout, _SECONDS, _MAX_SECONDS)
         params: dict[str, object] = {"url": target.url, "format": arguments.format, "timeout": seconds}
         ask = permit_web(context, self.name, "fetch", context.workspace_path, params)
         await ask(target)
@@ -108,17 +108,17 @@ async def _page(answer: WebResponse, target: Target, form: Format) -> ToolOutcom
         raise ToolError(f"{target.host} answered with status {answer.status}; nothing was fetched.")
     if not _is_text(answer.content_type):
         raise ToolError(f"This is {answer.content_type}, not text. Use download to save it.")
-    raw, is_cut = await answer.read(_MOST_RAW)
+    raw, is_cut = await answer.read(_MAX_RAW)
     text = raw.decode(_charset(answer.charset), "replace")
     if "html" in answer.content_type or (not answer.content_type and text.lstrip()[:1] == "<"):
-        text = await asyncio.to_thread(_converted, text, form)
+        text = await asyncio.to_thread(_convert_html, text, form)
     shown = text.encode("utf-8", "replace")
-    if len(shown) > _MOST:
-        text, is_cut = shown[:_MOST].decode("utf-8", "ignore"), True
+    if len(shown) > _MAX_CONTENT:
+        text, is_cut = shown[:_MAX_CONTENT].decode("utf-8", "ignore"), True
     lines = [f"(redirected to {answer.url})\n"] if answer.url != target.url else []
     lines.append(text if text.strip() else "(the page is empty)")
     if is_cut:
-        lines.append(f"\n(cut: only the first {_MOST:,} bytes are shown)")
+        lines.append(f"\n(cut: only the first {_MAX_CONTENT:,} bytes are shown)")
     return ToolOutcome("\n".join(lines))
 
 
@@ -134,7 +134,7 @@ def _charset(name: str | None) -> str:
         return "utf-8"
 
 
-def _converted(html: str, form: Format) -> str:
+def _convert_html(html: str, form: Format) -> str:
     if form == "html":
         return html
     library = importlib.import_module("html_to_markdown")

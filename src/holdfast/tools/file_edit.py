@@ -20,7 +20,7 @@ from holdfast.domain.ledger import AddFile, MarkRead
 from holdfast.domain.tools import Permit, ToolContext
 from holdfast.tasks import run_to_completion
 from holdfast.workspace.files.atomic_write import AtomicWrite
-from holdfast.workspace.files.open_files import (
+from holdfast.workspace.files.safe_open import (
     Digest,
     FileLocation,
     digest_of,

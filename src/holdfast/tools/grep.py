@@ -17,7 +17,7 @@ from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import resolve_location
 from holdfast.workspace.files.file_paths import as_one_line
-from holdfast.workspace.files.open_files import FileLocation, replaced_error, status_of
+from holdfast.workspace.files.safe_open import FileLocation, replaced_error, status_of
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
 
 __all__ = ["Grep", "GrepArguments", "search_environment", "searched"]
@@ -52,9 +52,9 @@ class Grep(BaseTool[GrepArguments]):
             raise ToolError("The pattern has a line break in it, and lines are searched one by one: leave it out.")
         location, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
         seconds = self._settings().grep.get("timeout", 0) / 1e9 or _SECONDS
-        where = SearchScope(location.root, location.path, search_environment(context), seconds, is_file=not is_folder)
-        ask = GrepRequest(arguments.pattern, arguments.literal_text, arguments.include)
-        found = await self._searcher.grep(where, ask)
+        scope = SearchScope(location.root, location.path, search_environment(context), seconds, is_file=not is_folder)
+        request = GrepRequest(arguments.pattern, arguments.literal_text, arguments.include)
+        found = await self._searcher.grep(scope, request)
         details = metadata(number_of_matches=len(found.matches), truncated=found.is_truncated or found.is_timed_out)
         return ToolOutcome(
             _text(found, location.path if is_folder else posixpath.dirname(location.path), seconds), details
@@ -84,9 +84,9 @@ def search_environment(context: ToolContext) -> dict[str, str]:
 
 
 def _text(found: TextMatches, folder: str, seconds: float) -> str:
-    late = f"The search was stopped after {seconds:g} s: narrow it with path or include."
+    timeout_note = f"The search was stopped after {seconds:g} s: narrow it with path or include."
     if not found.matches:
-        return f"No matches so far. {late}" if found.is_timed_out else "No matches found"
+        return f"No matches so far. {timeout_note}" if found.is_timed_out else "No matches found"
     more = " or more" if found.is_truncated or found.is_timed_out else ""
     lines = [f"Found {len(found.matches)}{more} match{'es' * (len(found.matches) != 1)}"]
     for path, matches in groupby(found.matches, key=lambda match: match.path):
@@ -94,4 +94,4 @@ def _text(found: TextMatches, folder: str, seconds: float) -> str:
         lines += [f"  Line {match.line}, Char {match.column}: {match.text}" for match in matches]
     if found.is_truncated:
         lines += ["", "(only the newest files are shown: use a sharper pattern, path or include)"]
-    return "\n".join([*lines, *(["", f"({late})"] if found.is_timed_out else [])])
+    return "\n".join([*lines, *(["", f"({timeout_note})"] if found.is_timed_out else [])])

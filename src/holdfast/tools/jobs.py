@@ -50,8 +50,8 @@ def _text(output: JobOutput) -> str:
     status = "running" if is_running else "completed"
     if is_running and job.exit_code is not None:
         status += f" (the command itself has ended with exit code {job.exit_code}; what it started goes on)"
-    said = output_text(output.stdout, output.stderr, None if is_running else job.exit_code)
-    return f"Status: {status}\n\n{said or 'no output'}"
+    text = output_text(output.stdout, output.stderr, None if is_running else job.exit_code)
+    return f"Status: {status}\n\n{text or 'no output'}"
 
 
 def _metadata(job: JobInfo) -> str:
@@ -86,6 +86,6 @@ class JobKill(BaseTool[JobKillArguments]):
         job = output.job
         about = metadata(shell_id=job.id, command=job.command, description=job.description)
         message = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
-        said = output_text(output.stdout, output.stderr, None)
-        content = f"{message}\n\nIt had said:\n{said}" if said else message
+        text = output_text(output.stdout, output.stderr, None)
+        content = f"{message}\n\nIt had said:\n{text}" if text else message
         return ToolOutcome(content, about)

@@ -17,9 +17,9 @@ from holdfast.tools.base import BaseTool
 __all__ = ["Logs", "LogsArguments"]
 
 _LINES = 50
-_MOST_LINES = 100
-_MOST_BYTES = 256 * 1024
-_LONGEST = 2_000
+_MAX_LINES = 100
+_MAX_BYTES = 256 * 1024
+_MAX_LINE_LENGTH = 2_000
 
 
 class LogsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,13 +41,15 @@ class Logs(BaseTool[LogsArguments]):
         self._file = file
 
     async def act(self, context: ToolContext, arguments: LogsArguments) -> ToolOutcome:
-        count = min(arguments.lines, _MOST_LINES) if arguments.lines > 0 else _LINES
+        count = min(arguments.lines, _MAX_LINES) if arguments.lines > 0 else _LINES
         path = self._file()
         if path is None:
             raise ToolError("This server keeps no log file.")
         text = await asyncio.to_thread(_end, path)
         lines = [
-            line[:_LONGEST] + "…" * (len(line) > _LONGEST) for line in redact_text(text).splitlines() if line.strip()
+            line[:_MAX_LINE_LENGTH] + "…" * (len(line) > _MAX_LINE_LENGTH)
+            for line in redact_text(text).splitlines()
+            if line.strip()
         ]
         return ToolOutcome("\n".join(lines[-count:]) or "The log is empty.")
 
@@ -57,9 +59,9 @@ def _end(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
-            begin = max(0, size - _MOST_BYTES)
+            begin = max(0, size - _MAX_BYTES)
             stream.seek(begin)
-            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+            text = stream.read(_MAX_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -17,14 +17,14 @@ from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import resolve_location
 from holdfast.workspace.files.file_paths import as_one_line
 from holdfast.workspace.files.ignore_files import IgnoreRules
-from holdfast.workspace.files.open_files import FileLocation, entries_of, open_directory
+from holdfast.workspace.files.safe_open import FileLocation, entries_of, open_directory
 from holdfast.workspace.git.repository import repository_of
 
 __all__ = ["Listing", "Ls", "LsArguments"]
 
-_MOST = 1_000
-_MOST_ELSEWHERE = 100
-_DEPTH_ELSEWHERE = 2
+_MAX_ITEMS = 1_000
+_MAX_ITEMS_ELSEWHERE = 100
+_MAX_DEPTH_ELSEWHERE = 2
 
 
 class LsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,11 +91,11 @@ class Listing:
             known = entries_of(self._handle, folder)
         except OSError:
             return []
-        whole = os.path.join(self._root, folder)
+        absolute = os.path.join(self._root, folder)
         return [
             _Entry(name, is_folder, target)
             for name, is_folder, _, target in known
-            if not self._ignore.is_ignored(os.path.join(whole, name), is_folder=is_folder)
+            if not self._ignore.is_ignored(os.path.join(absolute, name), is_folder=is_folder)
         ]
 
     def lines(self) -> list[str]:
@@ -127,22 +127,22 @@ class Ls(BaseTool[LsArguments]):
         await context.permit(Permit(self.name, "list", location.path, f"List directory {location.path}", params))
         stop = threading.Event()
         try:
-            listing = await asyncio.to_thread(self._walked, location, arguments, stop)
+            listing = await asyncio.to_thread(self._list_directory, location, arguments, stop)
         finally:
             stop.set()
-        told = metadata(number_of_files=listing.files, truncated=listing.is_truncated)
+        counts = metadata(number_of_files=listing.files, truncated=listing.is_truncated)
         lines = listing.lines()
         if len(lines) == 1:
             lines.append("(nothing in it, or only what is ignored)")
         if listing.is_truncated:
             lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a part of it.)")
-        return ToolOutcome("\n".join(lines), told)
+        return ToolOutcome("\n".join(lines), counts)
 
-    def _walked(self, location: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
+    def _list_directory(self, location: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:
         limits = self._settings().ls
         is_repository = repository_of(location.path) is not None
-        most = limits.get("max_items") or (_MOST if is_repository else _MOST_ELSEWHERE)
-        depth = arguments.depth or limits.get("max_depth") or (0 if is_repository else _DEPTH_ELSEWHERE)
+        most = limits.get("max_items") or (_MAX_ITEMS if is_repository else _MAX_ITEMS_ELSEWHERE)
+        depth = arguments.depth or limits.get("max_depth") or (0 if is_repository else _MAX_DEPTH_ELSEWHERE)
         ignore = IgnoreRules(location.path, extra=arguments.ignore)
         try:
             handle = open_directory(location.path)

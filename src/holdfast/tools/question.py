@@ -9,13 +9,13 @@ from msgspec import Meta
 
 from holdfast.domain.approvals import Choice, Question, QuestionAnswer, QuestionKind
 from holdfast.domain.errors import ToolError
-from holdfast.domain.tools import Inquiry, ToolContext, ToolOutcome
+from holdfast.domain.tools import QuestionBatch, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 
 __all__ = ["AskedChoice", "AskedQuestion", "QuestionArguments", "QuestionTool"]
 
-_MOST_QUESTIONS = 5
-_MOST_CHOICES = 5
+_MAX_QUESTIONS = 5
+_MAX_CHOICES = 5
 _QUESTION = 240
 _DESCRIPTION = 600
 _LABEL = 40
@@ -66,8 +66,8 @@ class QuestionTool(BaseTool[QuestionArguments]):
         _check(asked)
         title, description = _CONFIRM if len(asked) > 1 else ("", "")
         questions = tuple(_question(item) for item in asked)
-        inquiry = Inquiry(questions, arguments.confirm_title or title, arguments.confirm_description or description)
-        answers = await context.ask_questions(inquiry)
+        batch = QuestionBatch(questions, arguments.confirm_title or title, arguments.confirm_description or description)
+        answers = await context.ask_questions(batch)
         if answers is None:
             return ToolOutcome(_CANCELLED, is_error=True, stops_turn=True)
         blocks = [
@@ -83,14 +83,14 @@ def _question(asked: AskedQuestion) -> Question:
 
 def _check(asked: Sequence[AskedQuestion]) -> None:
     """Check the questions. Raises `ToolError` with the correction to make."""
-    if not 1 <= len(asked) <= _MOST_QUESTIONS:
-        raise ToolError(f"Ask 1 to {_MOST_QUESTIONS} questions at once, not {len(asked)}.")
+    if not 1 <= len(asked) <= _MAX_QUESTIONS:
+        raise ToolError(f"Ask 1 to {_MAX_QUESTIONS} questions at once, not {len(asked)}.")
     for number, item in enumerate(asked, 1):
-        if wrong := _wrong_with(item):
+        if wrong := _question_problem(item):
             raise ToolError(f"Question {number}: {wrong} Correct it and call again.")
 
 
-def _wrong_with(item: AskedQuestion) -> str:
+def _question_problem(item: AskedQuestion) -> str:
     texts = (("question", item.question, _QUESTION), ("description", item.description, _DESCRIPTION))
     for name, text, most in texts:
         if not text.strip():
@@ -99,15 +99,15 @@ def _wrong_with(item: AskedQuestion) -> str:
             return f"{name} is longer than {most} bytes."
     if len(item.label.encode("utf-8", "replace")) > _LABEL:
         return f"label is longer than {_LABEL} bytes; a word or two is enough."
-    return _wrong_with_choices(item)
+    return _choices_problem(item)
 
 
-def _wrong_with_choices(item: AskedQuestion) -> str:
+def _choices_problem(item: AskedQuestion) -> str:
     choices = item.offered
     if item.type in ("yes_no", "free_text"):
         return f"{item.type} takes no choices." if choices else ""
-    if not 2 <= len(choices) <= _MOST_CHOICES:
-        return f"{item.type} needs 2 to {_MOST_CHOICES} choices."
+    if not 2 <= len(choices) <= _MAX_CHOICES:
+        return f"{item.type} needs 2 to {_MAX_CHOICES} choices."
     if any(not choice.id.strip() for choice in choices) or len({choice.id for choice in choices}) != len(choices):
         return "every choice needs an id of its own."
     if any(not choice.label.strip() for choice in choices):

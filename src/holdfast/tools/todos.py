@@ -16,8 +16,8 @@ from holdfast.tools.base import BaseTool, metadata
 
 __all__ = ["Known", "TodoItem", "Todos", "TodosArguments"]
 
-_MOST = 200
-_MOST_REMEMBERED = 1_000
+_MAX_TODOS = 200
+_MAX_CACHED = 1_000
 
 Known: TypeAlias = Callable[[ToolContext], Awaitable[Sequence[Todo]]]
 """Returns the stored list of the session."""
@@ -49,8 +49,8 @@ class Todos(BaseTool[TodosArguments]):
         self._written: OrderedDict[SessionId, Sequence[Todo]] = OrderedDict()
 
     async def act(self, context: ToolContext, arguments: TodosArguments) -> ToolOutcome:
-        if len(arguments.todos) > _MOST:
-            raise ToolError(f"The list has {len(arguments.todos)} entries; {_MOST} at most. Put small steps together.")
+        if len(arguments.todos) > _MAX_TODOS:
+            raise ToolError(f"The list has {len(arguments.todos)} entries; {_MAX_TODOS} at most. Combine small steps.")
         todos = tuple(Todo(item.content, item.status, item.active_form or item.content) for item in arguments.todos)
         before = await self._known(context) if self._known else self._written.get(context.session_id, ())
         patch = SessionPatch(context.session_id, context.now_ms() // 1000, todos=todos)
@@ -62,7 +62,7 @@ class Todos(BaseTool[TodosArguments]):
     def _remember(self, session: SessionId, todos: Sequence[Todo]) -> None:
         self._written[session] = todos
         self._written.move_to_end(session)
-        while len(self._written) > _MOST_REMEMBERED:
+        while len(self._written) > _MAX_CACHED:
             self._written.popitem(last=False)
 
 

@@ -16,15 +16,15 @@ from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import Remark, no_remark, resolve_location
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import FileLocation, open_plain_file, read_whole_file, too_large_error
+from holdfast.workspace.files.safe_open import FileLocation, open_plain_file, read_whole_file, too_large_error
 from holdfast.workspace.files.text_encoding import decode
 
 __all__ = ["NamedSkill", "View", "ViewArguments"]
 
 _LINES = 200
-_MOST_BYTES = 200 * 1024
-_LONGEST_LINE = 2_000
-_WHOLE = 20 * 1024 * 1024
+_MAX_BYTES = 200 * 1024
+_MAX_LINE_LENGTH = 2_000
+_MAX_FILE_SIZE = 20 * 1024 * 1024
 """Files up to this size are read whole, so that a later write can compare the digest."""
 
 _PICTURES = {
@@ -92,16 +92,16 @@ class View(BaseTool[ViewArguments]):
         skill = self._skill_at(location.path)
         if skill is not None and limit == _LINES:
             # A part of the instructions would be worse than none.
-            limit = _WHOLE
+            limit = _MAX_FILE_SIZE
         section = await asyncio.to_thread(_section, location, skip, limit)
         await context.record(
             MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), digest=section.digest))
         )
-        shown = [_cut(line) for line in section.lines]
+        shown = [_truncate(line) for line in section.lines]
         size = sum(len(line.encode()) + 1 for line in shown)
-        if size > _MOST_BYTES and skill is None:
+        if size > _MAX_BYTES and skill is None:
             raise ToolError(
-                f"These {len(shown)} lines of {location.name} have {size:,} bytes; at most {_MOST_BYTES:,} are shown."
+                f"These {len(shown)} lines of {location.name} have {size:,} bytes; at most {_MAX_BYTES:,} are shown."
                 " Ask for fewer with limit, or find the place with grep first."
             )
         numbered = [f"{number:>6}|{line}" for number, line in enumerate(shown, skip + 1)]
@@ -115,7 +115,7 @@ class View(BaseTool[ViewArguments]):
     async def _picture(self, context: ToolContext, location: FileLocation, mime_type: str, magic: bytes) -> ToolOutcome:
         if not context.takes_images:
             raise ToolError(f"{location.name} is a picture, and this model cannot look at pictures.")
-        seen = await asyncio.to_thread(read_whole_file, location, _MOST_BYTES)
+        seen = await asyncio.to_thread(read_whole_file, location, _MAX_BYTES)
         if not seen.data.startswith(magic):
             raise ToolError(f"{location.name} is not what its name says: its content is no {mime_type}.")
         await context.record(MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), seen.digest)))
@@ -127,9 +127,9 @@ class View(BaseTool[ViewArguments]):
 def _section(location: FileLocation, skip: int, limit: int) -> _Section:
     with open_plain_file(location) as (_, status):
         size = status.st_size
-    if size > _WHOLE:
+    if size > _MAX_FILE_SIZE:
         return _part(location, skip, limit)
-    seen = read_whole_file(location, _WHOLE)
+    seen = read_whole_file(location, _MAX_FILE_SIZE)
     text, _ = decode(seen.data, location.name)
     lines = text.split("\n")
     if lines[-1] == "":
@@ -144,17 +144,17 @@ def _part(location: FileLocation, skip: int, limit: int) -> _Section:
     with open_plain_file(location) as (file, _), os.fdopen(os.dup(file), "rb") as stream:
         for _ in range(skip):
             # A very long line is read in pieces, each treated as a line; such a file is not meant for reading.
-            if not stream.readline(_WHOLE):
+            if not stream.readline(_MAX_FILE_SIZE):
                 break
         for _ in range(limit):
-            line = stream.readline(_WHOLE)
+            line = stream.readline(_MAX_FILE_SIZE)
             if not line:
                 break
-            if len(line) == _WHOLE:
-                raise too_large_error(f"A line of {location.name}", len(line), _WHOLE)
+            if len(line) == _MAX_FILE_SIZE:
+                raise too_large_error(f"A line of {location.name}", len(line), _MAX_FILE_SIZE)
             lines.append(decode(line, location.name)[0].removesuffix("\n").removesuffix("\r"))
             size += len(line)
-            if size > _WHOLE:
+            if size > _MAX_FILE_SIZE:
                 break
     return _Section(lines, None, "")
 
@@ -170,8 +170,8 @@ def _note(section: _Section, skip: int) -> list[str]:
     return [] if section.lines else [f"(the file has only {section.total} lines)"]
 
 
-def _cut(line: str) -> str:
+def _truncate(line: str) -> str:
     """Truncate to this many bytes without splitting a character."""
-    if len(line) * 4 <= _LONGEST_LINE or len(raw := line.encode("utf-8", "replace")) <= _LONGEST_LINE:
+    if len(line) * 4 <= _MAX_LINE_LENGTH or len(raw := line.encode("utf-8", "replace")) <= _MAX_LINE_LENGTH:
         return line
-    return raw[:_LONGEST_LINE].decode("utf-8", "ignore") + "..."
+    return raw[:_MAX_LINE_LENGTH].decode("utf-8", "ignore") + "..."

@@ -22,11 +22,11 @@ from textual.filter import Monochrome
 from textual.widgets import OptionList, Static, TextArea
 
 from holdfast.client.errors import ClientError
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.ids import SessionId
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.approvals import ApprovalController
-from holdfast.tui.key_sequences import register_key_sequences
+from holdfast.tui.key_hints import register_key_sequences
 from holdfast.tui.notifications import AwayNotifier
 from holdfast.tui.pickers import ExtensionPicker, ModelPicker, SessionPicker, WorkspacePicker
 from holdfast.tui.prompt_actions import SECOND_PRESS_TIME, AttachmentBar, CompletionController, PromptController
@@ -198,9 +198,9 @@ class HoldfastApp(App[int], inherit_bindings=False):
         """Leave, after keys that were typed earlier: the call takes the same path, from the composer to the screen and
         the app.
         """
-        self.context.composer.call_later(self.context.main_screen.call_later, self.call_later, self._leave)
+        self.context.composer.call_later(self.context.main_screen.call_later, self.call_later, self._request_exit)
 
-    def _leave(self) -> None:
+    def _request_exit(self) -> None:
         """Leave at once, or on the second call if the composer has text that was not sent."""
         now = time.monotonic()
         composer = self.context.composer

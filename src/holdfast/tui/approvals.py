@@ -19,7 +19,7 @@ from textual.timer import Timer
 
 from holdfast.client import key_focus
 from holdfast.client.key_focus import ARROWS, Focus, Route
-from holdfast.client.view import Ask
+from holdfast.client.view import RequestBody
 from holdfast.domain.approvals import PermissionNotification, QuestionRequest, where_answered
 from holdfast.domain.ids import SessionId
 from holdfast.tui.app_context import AppContext
@@ -79,9 +79,9 @@ class ApprovalController:
         self.panel = panel
         self._context.main_screen.mount(panel, before="#completer")
         # The time before a request accepts keys begins when the user can see it, not when it is mounted.
-        panel.call_after_refresh(self._appear, panel)
+        panel.call_after_refresh(self._show_panel, panel)
 
-    def _appear(self, panel: RequestPanel) -> None:
+    def _show_panel(self, panel: RequestPanel) -> None:
         if self.panel is panel:
             self.keyboard = key_focus.appear(self.keyboard, panel.request_id, panel.KIND, self._now())
             self.sync_keyboard()
@@ -109,7 +109,11 @@ class ApprovalController:
         self._context.start(self._send_answer, panel, body, open_requests, request)
 
     async def _send_answer(
-        self, panel: RequestPanel, body: dict[str, Any], open_requests: dict[str, Ask], request: Ask | None
+        self,
+        panel: RequestPanel,
+        body: dict[str, Any],
+        open_requests: dict[str, RequestBody],
+        request: RequestBody | None,
     ) -> None:
         """Send the answer. A request whose answer was not accepted is shown again."""
         connection = self._context.connection
@@ -131,7 +135,7 @@ class ApprovalController:
             return f"{'Allowed' if outcome.granted else 'Denied'} {where}."
         return f"{'Dismissed' if outcome.cancelled else 'Answered'} {where}."
 
-    def _other_session_title(self, request: Ask) -> str:
+    def _other_session_title(self, request: RequestBody) -> str:
         """Return the title of the requesting session, if neither it nor its parent is shown."""
         connection = self._context.connection
         session = SessionId(str(request.get("session_id") or ""))
@@ -246,9 +250,9 @@ class ApprovalController:
     def tick_keyboard(self) -> None:
         """Let time act on the request, after the keys that are pending."""
         if self._context.is_mounted:  # The timer may fire while the app is closing.
-            self._context.call_after_keys(self._settle)
+            self._context.call_after_keys(self._settle_focus)
 
-    def _settle(self) -> None:
+    def _settle_focus(self) -> None:
         if not self._context.is_mounted:
             return
         self.sync_keyboard()

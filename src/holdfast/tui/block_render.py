@@ -1,4 +1,6 @@
-"""Renders blocks with Rich, and formats the status lines. Results depend only on block, palette and width."""
+"""Renders blocks with Rich, returns their text for copying and searching, and formats the status lines. Results depend
+only on block, palette and width.
+"""
 
 import re
 import time
@@ -64,11 +66,26 @@ __all__ = [
     "render_block",
 ]
 
-
-# Markdown of answers.
-
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
 """HTML is treated as text: a terminal cannot show it, and `Vec<u8>` must keep its `<u8>`. An image becomes a link."""
+_MAX_LABEL = 60
+_FAR = 200
+"""Maximum number of characters of an argument that are examined."""
+_LETTERS = 4
+"""Average number of characters of a token."""
+_NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
+FOLDED_LINES = 8
+FOLDED_CHANGE = 14
+_NESTED = 4
+_WIDEST = 120
+"""Maximum width of prose, for legibility."""
+_COMMANDS = frozenset({"bash", "shell", "job_output"})
+"""Of these the end of the output is shown, because it contains the outcome."""
+_HELPERS = frozenset({"agent", "agentic_fetch"})
+"""Their results are Markdown written by a model."""
+_MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
+_BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "arguments": "? "}
+_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
 
 
 class _Heading(Heading):
@@ -104,16 +121,6 @@ class MarkdownAnswer(Markdown):
         super().__init__("", code_theme=code_theme)
         self.markup = text
         self.parsed = _PARSER.parse(text)
-
-
-# Status lines. Pure.
-
-_LONGEST = 60
-_FAR = 200
-"""Maximum number of characters of an argument that are examined."""
-_LETTERS = 4
-"""Average number of characters of a token."""
-_NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
 
 
 def format_duration(milliseconds: int) -> str:
@@ -169,7 +176,7 @@ def describe_activity(runs: Sequence[Run], last: Message | None, notice: AgentNo
     part = last.parts[-1] if last.parts else None
     match part:
         case ToolCallPart(data=call):
-            return f"Running {_named(call)}" if call.finished else f"Preparing {call.name}"
+            return f"Running {_render_call(call)}" if call.finished else f"Preparing {call.name}"
         case ReasoningPart():
             return "Thinking"
         case TextPart():
@@ -184,12 +191,12 @@ def _first_when(text: str) -> str:
     return f"{again}{when.rstrip('.')}: {why.strip()}" if again else text
 
 
-def _named(call: ToolCall) -> str:
-    asked = decode_object(call.input)
-    found = next((asked[name] for name in _NAMES if isinstance(asked.get(name), str)), "")
+def _render_call(call: ToolCall) -> str:
+    arguments = decode_object(call.input)
+    found = next((arguments[name] for name in _NAMES if isinstance(arguments.get(name), str)), "")
     words = " ".join(found[:_FAR].split())
-    if len(words) > _LONGEST:
-        words = f"{words[: _LONGEST - 1].rstrip()}…"
+    if len(words) > _MAX_LABEL:
+        words = f"{words[: _MAX_LABEL - 1].rstrip()}…"
     return f"{call.name}: {words}" if words else call.name
 
 
@@ -221,21 +228,6 @@ def format_usage(session: Session, window: int, *, is_short: bool = False) -> st
     if session.cost:
         parts.append(format_cost(session.cost))
     return " · ".join(parts)
-
-
-# Blocks.
-
-FOLDED_LINES = 8
-FOLDED_CHANGE = 14
-_NESTED = 4
-_WIDEST = 120
-"""Maximum width of prose, for legibility."""
-_COMMANDS = frozenset({"bash", "shell", "job_output"})
-"""Of these the end of the output is shown, because it contains the outcome."""
-_HELPERS = frozenset({"agent", "agentic_fetch"})
-"""Their results are Markdown written by a model."""
-_MARKS = {"called": "◌", "running": "◐", "done": "●", "failed": "✗"}
-_BOXES: dict[LineKind, str] = {"done": "✓ ", "doing": "▸ ", "todo": "○ ", "asked": "? "}
 
 
 def markdown_theme(palette: Palette) -> Theme:
@@ -278,11 +270,11 @@ class _Ended:
 
     def __init__(self, inner: RenderableType, word: Text) -> None:
         self._inner = inner
-        self._word = word
+        self._right = word
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width
-        room = wide - self._word.cell_len - 2
+        room = wide - self._right.cell_len - 2
         if room < 30:
             yield self._inner
             return
@@ -290,8 +282,8 @@ class _Ended:
         for number, line in enumerate(lines):
             yield from line
             if number == 0:
-                yield Segment(" " * (wide - sum(segment.cell_length for segment in line) - self._word.cell_len))
-                yield from (segment for segment in self._word.render(console))
+                yield Segment(" " * (wide - sum(segment.cell_length for segment in line) - self._right.cell_len))
+                yield from (segment for segment in self._right.render(console))
             yield Segment.line()
 
 
@@ -299,32 +291,33 @@ def render_block(block: Block, palette: Palette, *, is_unfolded: bool = False, d
     """Return a Rich renderable for any width."""
     match block:
         case PromptBlock():
-            return _said(block, palette)
+            return _render_prompt(block, palette)
         case AnswerBlock(text=text):
             return Padding(Constrain(MarkdownAnswer(text, code_theme=palette.code_theme), _WIDEST), (0, 1, 0, 2))
         case ReasoningBlock():
-            return _thought(block, palette, is_unfolded=is_unfolded)
+            return _render_reasoning(block, palette, is_unfolded=is_unfolded)
         case ToolBlock(is_own=True):
-            return _typed(block, palette, is_unfolded=is_unfolded)
+            return _render_shell_command(block, palette, is_unfolded=is_unfolded)
         case ToolBlock():
             return _card(block, palette, directory, is_unfolded=is_unfolded)
         case NoticeBlock():
             return _note(block, palette)
         case TurnEndBlock():
-            return _closing(block, palette)
+            return _render_turn_end(block, palette)
         case _:
             assert_never(block)
 
 
-def _said(saying: PromptBlock, palette: Palette) -> RenderableType:
-    words = Text(saying.text, style=palette.said)
-    for file in saying.files:
+def _render_prompt(block: PromptBlock, palette: Palette) -> RenderableType:
+    words = Text(block.text, style=palette.said)
+    for file in block.files:
         words.append("\n" if words.plain else "")
         words.append(f"⊞ {file}", style=palette.muted)
-    if saying.at <= 1:
+    if block.at <= 1:
         return LeftBar(words, palette.accent)
     return Padding(
-        LeftBar(_Ended(words, Text(format_time(saying.at), style=palette.faint, end="")), palette.accent), (0, 1, 0, 0)
+        LeftBar(_Ended(words, Text(format_time(block.at), style=palette.faint, end="")), palette.accent),
+        (0, 1, 0, 0),
     )
 
 
@@ -333,12 +326,12 @@ def format_time(at: int) -> str:
     return time.strftime("%H:%M", time.localtime(at))
 
 
-def _closing(closing: TurnEndBlock, palette: Palette) -> RenderableType:
+def _render_turn_end(closing: TurnEndBlock, palette: Palette) -> RenderableType:
     words = " · ".join(word for word in (closing.model, format_duration(closing.seconds * 1000)) if word)
     return Padding(Text(f"◇ {words}", style=palette.faint, no_wrap=True, overflow="ellipsis"), (0, 1, 0, 2))
 
 
-def _thought(thought: ReasoningBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
+def _render_reasoning(thought: ReasoningBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
     if thought.is_open:
         last = thought.text.rstrip().rpartition("\n")[2]
         head = Text.assemble(("✻ Thinking ", f"italic {palette.muted}"), (last, f"italic {palette.faint}"))
@@ -375,7 +368,7 @@ def _card(card: ToolBlock, palette: Palette, directory: str, *, is_unfolded: boo
     return Padding(Group(head, LeftBar(Group(*inside), palette.faint, "│ ")), (0, 1, 0, 2))
 
 
-def _typed(card: ToolBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
+def _render_shell_command(card: ToolBlock, palette: Palette, *, is_unfolded: bool) -> RenderableType:
     """Draw a shell command of the user like a prompt, in the colour that the editor uses for commands."""
     head = Text.assemble(("$ ", palette.warning), (str(decode_object(card.input).get("command", "")), palette.said))
     if code := decode_object(card.metadata).get("exit_code"):
@@ -411,22 +404,22 @@ def _body(card: ToolBlock, lines: list[OutputLine], palette: Palette, *, is_unfo
     if is_unfolded or len(lines) <= FOLDED_LINES + 1:
         if card.name in _HELPERS and card.state == "done":
             return MarkdownAnswer(card.content, code_theme=palette.code_theme)
-        return Group(*_drawn(lines, palette, wraps=is_unfolded))
+        return Group(*_render_lines(lines, palette, wraps=is_unfolded))
     hidden = len(lines) - FOLDED_LINES
     if card.state == "running" or card.name in _COMMANDS:
         before = Text(f"… {hidden} lines before", style=palette.faint)
-        return Group(before, *_drawn(lines[-FOLDED_LINES:], palette))
-    return Group(*_drawn(lines[:FOLDED_LINES], palette), Text(f"… {hidden} more lines", style=palette.faint))
+        return Group(before, *_render_lines(lines[-FOLDED_LINES:], palette))
+    return Group(*_render_lines(lines[:FOLDED_LINES], palette), Text(f"… {hidden} more lines", style=palette.faint))
 
 
-def _drawn(lines: list[OutputLine], palette: Palette, *, wraps: bool = False) -> Iterator[Text]:
+def _render_lines(lines: list[OutputLine], palette: Palette, *, wraps: bool = False) -> Iterator[Text]:
     styles: dict[LineKind, str] = {
         "plain": palette.muted,
         "done": palette.muted,
         "doing": f"bold {palette.warning}",
         "todo": "",
         "error": palette.error,
-        "asked": "bold",
+        "arguments": "bold",
     }
     for kind, text in lines:
         # Errors are shown in full.
@@ -444,11 +437,6 @@ def _note(note: NoticeBlock, palette: Palette) -> RenderableType:
     if note.text:
         words.append(f"\n{note.text}", style=palette.muted)
     return Padding(words, (0, 1, 0, 2))
-
-
-# Text of blocks, for copying and searching. Pure.
-
-_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
 
 
 def block_text(block: Block) -> str:
@@ -471,8 +459,13 @@ def block_code(block: Block) -> str:
         case AnswerBlock(text=text):
             return "\n".join(found[2].rstrip("\n") for found in _CODE.finditer(text))
         case ToolBlock():
-            asked, told = decode_object(block.input), decode_object(block.metadata)
-            for value in (asked.get("command"), told.get("new_content"), told.get("content"), asked.get("content")):
+            arguments, result_metadata = decode_object(block.input), decode_object(block.metadata)
+            for value in (
+                arguments.get("command"),
+                result_metadata.get("new_content"),
+                result_metadata.get("content"),
+                arguments.get("content"),
+            ):
                 if isinstance(value, str) and value:
                     return value
             return block.content

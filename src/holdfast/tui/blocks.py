@@ -49,12 +49,16 @@ __all__ = [
     "split_markdown",
 ]
 
-
-# Markdown pieces.
-
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _MARK = re.compile(r"^ {0,3}([-*+]( |$)|\d{1,9}([.)]( |$)|$)|>|\|)")
 """Matches the beginning, possibly incomplete, of a line of a list, a quote or a table."""
+_MAX_LINES = 2_000
+_CHANGES = frozenset({"write", "edit", "multiedit"})
+_QUESTION_LINE = re.compile(r"Q(\d{1,3}): (.*)")
+_ANSWERED = re.compile(r"^(User answered|User provided|Note): ")
+_SELECTED = "User selected: "
+_SKIPPED = "User skipped this question"
+"""Wording of the result that the model receives; the card shows the labels of the choices instead."""
 
 
 def split_markdown(text: str) -> list[str]:
@@ -69,7 +73,7 @@ def split_markdown(text: str) -> list[str]:
             if line.strip().startswith(fence) and not line.strip(" `~"):
                 fence = ""
             continue
-        if blank and line.strip() and lines and not _goes_on(lines[0], line):
+        if blank and line.strip() and lines and not _continues(lines[0], line):
             chunks.append("\n".join(lines).strip("\n"))
             lines = []
         opening = _FENCE.match(line)
@@ -82,12 +86,10 @@ def split_markdown(text: str) -> list[str]:
     return chunks
 
 
-def _goes_on(first: str, line: str) -> bool:
+def _continues(first: str, line: str) -> bool:
     """Return True if a line after a blank one belongs to the list or quote that the piece began with."""
     return bool(_MARK.match(first)) and (line.startswith(("  ", "\t")) or bool(_MARK.match(line)))
 
-
-# Blocks.
 
 ToolState = Literal["called", "running", "done", "failed"]
 
@@ -172,25 +174,25 @@ class MessageContext(msgspec.Struct, frozen=True):
 def blocks_of(message: Message, context: MessageContext) -> Iterator[Block]:
     """Yield the blocks of one message. Results belong to their calls, so messages of tools have no blocks."""
     if message.role == "user":
-        yield from _asked(message)
+        yield from _prompt_blocks(message)
     elif message.role == "assistant":
-        yield from _answered(message, context)
+        yield from _response_blocks(message, context)
 
 
-def _asked(message: Message) -> Iterator[Block]:
+def _prompt_blocks(message: Message) -> Iterator[Block]:
     text = "\n".join(part.data.text for part in message.parts if isinstance(part, TextPart))
     files = tuple(part.data.path for part in message.parts if isinstance(part, BinaryPart))
     if text.strip() or files:
         yield PromptBlock(text.strip("\n"), files, message.created_at)
     for part in message.parts:
         if isinstance(part, ShellCommandPart):
-            asked = msgspec.json.encode({"command": part.data.command}).decode()
+            arguments = msgspec.json.encode({"command": part.data.command}).decode()
             code = part.data.exit_code
             ended = msgspec.json.encode({"exit_code": code}).decode()
-            yield ToolBlock("shell", asked, "failed" if code else "done", part.data.output, ended, is_own=True)
+            yield ToolBlock("shell", arguments, "failed" if code else "done", part.data.output, ended, is_own=True)
 
 
-def _answered(message: Message, context: MessageContext) -> Iterator[Block]:
+def _response_blocks(message: Message, context: MessageContext) -> Iterator[Block]:
     is_open = message.finish is None
     if message.is_summary_message:
         yield NoticeBlock("summary", "Summary of the conversation so far")
@@ -208,16 +210,16 @@ def _answered(message: Message, context: MessageContext) -> Iterator[Block]:
                     call, context.results.get(call.id), context.outputs.get(call.id, ""), _steps(message, call, context)
                 )
             case FinishPart(data=finish):
-                yield from _ending(finish)
-                yield from _closing(message, finish, context)
+                yield from _finish_notices(finish)
+                yield from _turn_end_blocks(message, finish, context)
             case _:
                 pass
 
 
-def _closing(message: Message, finish: Finish, context: MessageContext) -> Iterator[TurnEndBlock]:
-    asked = context.run_prompted_at(message.run_id)
-    if asked and finish.time and finish.reason != "tool_use":
-        yield TurnEndBlock(message.model, max(0, finish.time - asked), finish.time)
+def _turn_end_blocks(message: Message, finish: Finish, context: MessageContext) -> Iterator[TurnEndBlock]:
+    arguments = context.run_prompted_at(message.run_id)
+    if arguments and finish.time and finish.reason != "tool_use":
+        yield TurnEndBlock(message.model, max(0, finish.time - arguments), finish.time)
 
 
 def _card(call: ToolCall, result: ToolResult | None, output: str = "", steps: tuple[ToolBlock, ...] = ()) -> ToolBlock:
@@ -230,12 +232,12 @@ def _card(call: ToolCall, result: ToolResult | None, output: str = "", steps: tu
 
 def _steps(message: Message, call: ToolCall, context: MessageContext) -> tuple[ToolBlock, ...]:
     """Return the tool calls of the sub-agent that a call started."""
-    said = context.subagent_messages(message.id, call.id)
-    results = {result.tool_call_id: result for item in said for result in item.tool_results}
-    return tuple(_card(used, results.get(used.id)) for item in said for used in item.tool_calls)
+    subagent = context.subagent_messages(message.id, call.id)
+    results = {result.tool_call_id: result for item in subagent for result in item.tool_results}
+    return tuple(_card(used, results.get(used.id)) for item in subagent for used in item.tool_calls)
 
 
-def _ending(finish: Finish) -> Iterator[NoticeBlock]:
+def _finish_notices(finish: Finish) -> Iterator[NoticeBlock]:
     match finish.reason:
         case "canceled":
             yield NoticeBlock("cancelled", "Cancelled")
@@ -249,12 +251,8 @@ def _ending(finish: Finish) -> Iterator[NoticeBlock]:
             pass
 
 
-# Content of tool blocks: a headline, and the lines below it.
-
-LineKind = Literal["plain", "done", "doing", "todo", "error", "asked"]
+LineKind = Literal["plain", "done", "doing", "todo", "error", "arguments"]
 OutputLine: TypeAlias = tuple[LineKind, str]
-
-_MOST_LINES = 2_000
 
 
 def decode_object(text: str) -> dict[str, Any]:
@@ -267,32 +265,32 @@ def decode_object(text: str) -> dict[str, Any]:
 
 def block_headline(card: ToolBlock, directory: str = "") -> str:
     """Return the main argument of the call in one line."""
-    asked = decode_object(card.input)
+    arguments = decode_object(card.input)
     for key in ("command", "file_path", "pattern", "url", "path", "prompt", "query", "shell_id"):
-        value = asked.get(key)
+        value = arguments.get(key)
         if isinstance(value, str) and value.strip():
-            return _shown(value, directory) + _more(card.name, asked)
+            return _argument_text(value, directory) + _extra_arguments(card.name, arguments)
     if card.name == "todos":
-        return _progress(decode_object(card.metadata) or asked)
+        return _progress(decode_object(card.metadata) or arguments)
     if card.name == "question":
-        questions = asked.get("questions")
+        questions = arguments.get("questions")
         return f"{len(questions)} questions" if isinstance(questions, list) and len(questions) > 1 else ""
     return ""
 
 
-def _shown(value: str, directory: str) -> str:
+def _argument_text(value: str, directory: str) -> str:
     first, _, rest = value.strip().partition("\n")
     first = first.removeprefix(directory + "/") if directory else first
     return f"{first} …" if rest.strip() else first
 
 
-def _more(name: str, asked: Mapping[str, Any]) -> str:
+def _extra_arguments(name: str, arguments: Mapping[str, Any]) -> str:
     match name:
-        case "grep" | "glob" if asked.get("path"):
-            return f"  in {asked['path']}"
-        case "view" if asked.get("offset"):
-            return f"  from line {asked['offset']}"
-        case "bash" if asked.get("run_in_background"):
+        case "grep" | "glob" if arguments.get("path"):
+            return f"  in {arguments['path']}"
+        case "view" if arguments.get("offset"):
+            return f"  from line {arguments['offset']}"
+        case "bash" if arguments.get("run_in_background"):
             return "  (in the background)"
         case _:
             return ""
@@ -309,9 +307,9 @@ def _progress(facts: Mapping[str, Any]) -> str:
 def output_lines(card: ToolBlock) -> list[OutputLine]:
     """Return the lines below the headline, up to a limit."""
     if card.state == "failed":
-        return [("error", line) for line in islice(_lines(card.content), _MOST_LINES)]
-    draw = _BODIES.get(card.name, _plain)
-    return list(islice(draw(card), _MOST_LINES))
+        return [("error", line) for line in islice(_lines(card.content), _MAX_LINES)]
+    draw = _BODIES.get(card.name, _plain_lines)
+    return list(islice(draw(card), _MAX_LINES))
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -319,7 +317,7 @@ def _lines(text: str) -> Iterator[str]:
         yield from (final_line(line).expandtabs(4) for line in shown.split("\n"))
 
 
-def _plain(card: ToolBlock) -> Iterator[OutputLine]:
+def _plain_lines(card: ToolBlock) -> Iterator[OutputLine]:
     yield from (("plain", line) for line in _lines(card.content or card.output))
 
 
@@ -328,7 +326,7 @@ def _shell(card: ToolBlock) -> Iterator[OutputLine]:
     yield from (("plain", line) for line in _lines(text.partition("\n<cwd>")[0]))
 
 
-def _nothing(_: ToolBlock) -> Iterator[OutputLine]:
+def _no_lines(_: ToolBlock) -> Iterator[OutputLine]:
     yield from ()
 
 
@@ -339,18 +337,15 @@ def change_lines(card: ToolBlock) -> list[DiffLine]:
     facts = decode_object(card.metadata)
     diff, old, new = facts.get("diff"), facts.get("old_content"), facts.get("new_content")
     if isinstance(diff, str):
-        return parse_unified_diff(diff)[:_MOST_LINES]
+        return parse_unified_diff(diff)[:_MAX_LINES]
     if isinstance(new, str):
-        return diff_lines(old if isinstance(old, str) else "", new)[:_MOST_LINES]
-    asked = decode_object(card.input)
-    if isinstance(asked.get("content"), str):
-        return diff_lines("", asked["content"])[:_MOST_LINES]
-    if isinstance(asked.get("new_string"), str):
-        return diff_lines(str(asked.get("old_string", "")), asked["new_string"])[:_MOST_LINES]
+        return diff_lines(old if isinstance(old, str) else "", new)[:_MAX_LINES]
+    arguments = decode_object(card.input)
+    if isinstance(arguments.get("content"), str):
+        return diff_lines("", arguments["content"])[:_MAX_LINES]
+    if isinstance(arguments.get("new_string"), str):
+        return diff_lines(str(arguments.get("old_string", "")), arguments["new_string"])[:_MAX_LINES]
     return []
-
-
-_CHANGES = frozenset({"write", "edit", "multiedit"})
 
 
 def question_lines(card: ToolBlock) -> Iterator[OutputLine]:
@@ -358,25 +353,18 @@ def question_lines(card: ToolBlock) -> Iterator[OutputLine]:
     found = decode_object(card.input).get("questions")
     questions = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
     if not card.content:
-        yield from (("asked", str(item["question"])) for item in questions if item.get("question"))
+        yield from (("arguments", str(item["question"])) for item in questions if item.get("question"))
     labels: dict[str, str] = {}
     for line in _lines(card.content):
-        if asked := _ASKED.match(line):
-            labels = _labels(questions[int(asked[1]) - 1]) if 0 < int(asked[1]) <= len(questions) else {}
-            yield "asked", asked[2]
+        if arguments := _QUESTION_LINE.match(line):
+            labels = _labels(questions[int(arguments[1]) - 1]) if 0 < int(arguments[1]) <= len(questions) else {}
+            yield "arguments", arguments[2]
         elif line.startswith(_SELECTED):
             yield "plain", f"→ {', '.join(labels.get(name, name) for name in _names(line.removeprefix(_SELECTED)))}"
         elif line == _SKIPPED:
             yield "plain", "→ skipped"
         elif line.strip():
             yield "plain", f"→ {_ANSWERED.sub('', line)}"
-
-
-_ASKED = re.compile(r"Q(\d{1,3}): (.*)")
-_ANSWERED = re.compile(r"^(User answered|User provided|Note): ")
-_SELECTED = "User selected: "
-_SKIPPED = "User skipped this question"
-"""Wording of the result that the model receives; the card shows the labels of the choices instead."""
 
 
 def _labels(question: Mapping[str, Any]) -> dict[str, str]:
@@ -403,11 +391,11 @@ def _todos(card: ToolBlock) -> Iterator[OutputLine]:
 
 _BODIES: Mapping[str, Callable[[ToolBlock], Iterator[OutputLine]]] = {
     "bash": _shell,
-    "job_output": _plain,
-    "view": _nothing,
-    "write": _nothing,
-    "edit": _nothing,
-    "multiedit": _nothing,
+    "job_output": _plain_lines,
+    "view": _no_lines,
+    "write": _no_lines,
+    "edit": _no_lines,
+    "multiedit": _no_lines,
     "todos": _todos,
     "question": question_lines,
 }

@@ -20,21 +20,21 @@ __all__ = ["SPLIT_WIDTH", "DiffView", "HighlightedLine", "highlight_lines"]
 HighlightedLine: TypeAlias = tuple[tuple[str, Style], ...]
 """The pieces of one line, each with its colour and no other style."""
 
-_MOST_LINES = 600
-_LONGEST = 400
+_MAX_LINES = 600
+_MAX_HIGHLIGHTED = 400
 """Longer lines are usually generated, and slow to highlight."""
 
 
 def highlight_lines(lines: Sequence[str], name: str, theme: str) -> list[HighlightedLine] | None:
     """Highlight the lines of a file, up to a limit; None if its language is unknown."""
     lexer = _lexer(name)
-    if lexer is None or any(len(line) > _LONGEST for line in lines):
+    if lexer is None or any(len(line) > _MAX_HIGHLIGHTED for line in lines):
         return None
     found = Syntax.get_theme(theme)
-    return list(_by_line(lexer, "\n".join(lines[:_MOST_LINES]), found))
+    return list(_highlight_lines(lexer, "\n".join(lines[:_MAX_LINES]), found))
 
 
-def _by_line(lexer: Any, text: str, theme: SyntaxTheme) -> Iterator[HighlightedLine]:  # noqa: ANN401 - of a library without types
+def _highlight_lines(lexer: Any, text: str, theme: SyntaxTheme) -> Iterator[HighlightedLine]:  # noqa: ANN401 - of a library without types
     line: list[tuple[str, Style]] = []
     for token, value in lexer.get_tokens(text):
         style = theme.get_style_for_token(token)
@@ -101,7 +101,7 @@ class DiffView:
         return Style.parse(text) if text else Style.null()
 
     def _column(self, wide: int) -> Iterator[list[Segment]]:
-        others = {id(line): other for line, other in _partners(self._lines)}
+        others = {id(line): other for line, other in _changed_pairs(self._lines)}
         for line in self._lines:
             if line.kind == "hunk":
                 yield [self._hunk(wide)]
@@ -109,9 +109,9 @@ class DiffView:
             old = str(line.old) if line.old else ""
             new = str(line.new) if line.new else ""
             gutter = f"{old:>{self._digits}} {new:>{self._digits}} "
-            yield from self._numbered(gutter, self._text(line, others.get(id(line)), wide - len(gutter)))
+            yield from self._with_numbers(gutter, self._text(line, others.get(id(line)), wide - len(gutter)))
 
-    def _numbered(self, gutter: str, rows: list[list[Segment]]) -> Iterator[list[Segment]]:
+    def _with_numbers(self, gutter: str, rows: list[list[Segment]]) -> Iterator[list[Segment]]:
         """Yield the rows of one line with its numbers before the first row."""
         for at, row in enumerate(rows):
             yield [Segment(" " * len(gutter) if at else gutter, self._style(self._palette.faint)), *row]
@@ -124,16 +124,16 @@ class DiffView:
                 yield [self._hunk(wide)]
                 continue
             right = wide - 3 - left
-            olds, news = self._side(old, new, "old", left), self._side(new, old, "new", right)
-            for one, other in zip_longest(olds, news):
+            olds, new_lines = self._render_side(old, new, "old", left), self._render_side(new, old, "new", right)
+            for one, other in zip_longest(olds, new_lines):
                 yield [*(one or [Segment(" " * left)]), bar, *(other or [Segment(" " * right)])]
 
-    def _side(self, line: DiffLine | None, other: DiffLine | None, side: str, wide: int) -> list[list[Segment]]:
+    def _render_side(self, line: DiffLine | None, other: DiffLine | None, side: str, wide: int) -> list[list[Segment]]:
         if line is None:
             return []
         gutter = f"{getattr(line, side):>{self._digits}} "
         partner = other if other is not None and other.kind != line.kind else None
-        return list(self._numbered(gutter, self._text(line, partner, wide - len(gutter))))
+        return list(self._with_numbers(gutter, self._text(line, partner, wide - len(gutter))))
 
     def _text(self, line: DiffLine, other: DiffLine | None, wide: int) -> list[list[Segment]]:
         """Return the line with its sign in rows of this width; differences from its partner are highlighted."""
@@ -155,20 +155,20 @@ class DiffView:
                 if shown:
                     pieces.append((shown, self._style(style) + colour))
             at += len(piece)
-        return self._fitted(pieces, self._style(base), wide)
+        return self._fit_pieces(pieces, self._style(base), wide)
 
-    def _fitted(self, pieces: Sequence[tuple[str, Style]], ground: Style, wide: int) -> list[list[Segment]]:
+    def _fit_pieces(self, pieces: Sequence[tuple[str, Style]], background: Style, wide: int) -> list[list[Segment]]:
         """Fit the pieces into the width: in as many rows as needed, or cut to one with an ellipsis."""
-        shown = [(_visible(text), style) for text, style in pieces]
+        shown = [(_replace_unprintable(text), style) for text, style in pieces]
         is_cut = not self._wraps and sum(cell_len(text) for text, _ in shown) > wide
         room = wide - 1 if is_cut else wide
         rows: list[list[Segment]] = [[]]
         left = room
         for text, style in shown:
-            head, *others = _broken(text, left, wide)
+            head, *others = _wrap(text, left, wide)
             for at, part in enumerate((head,) if is_cut else (head, *others)):
                 if at:
-                    rows[-1].append(Segment(" " * left, ground))
+                    rows[-1].append(Segment(" " * left, background))
                     rows.append([])
                     left = wide
                 rows[-1].append(Segment(part, style))
@@ -176,18 +176,18 @@ class DiffView:
             if is_cut and others:
                 rows[-1].append(Segment("…", style))
                 break
-        rows[-1].append(Segment(" " * left, ground))
+        rows[-1].append(Segment(" " * left, background))
         return rows
 
     def _hunk(self, wide: int) -> Segment:
         return Segment(set_cell_size(" " * self._digits + " ⋯", wide), self._style(self._palette.faint))
 
 
-def _visible(text: str) -> str:
+def _replace_unprintable(text: str) -> str:
     return "".join(character if character.isprintable() else "·" for character in text)
 
 
-def _broken(text: str, first: int, wide: int) -> list[str]:
+def _wrap(text: str, first: int, wide: int) -> list[str]:
     """Split the text into parts that fit: the first width, then the others."""
     if cell_len(text) <= first:
         return [text]
@@ -214,7 +214,7 @@ def _colours(lines: Sequence[DiffLine], name: str, theme: str) -> dict[int, High
     return found
 
 
-def _partners(lines: Sequence[DiffLine]) -> Iterator[tuple[DiffLine, DiffLine]]:
+def _changed_pairs(lines: Sequence[DiffLine]) -> Iterator[tuple[DiffLine, DiffLine]]:
     pairs: list[ColumnPair] = pair_columns(lines)
     for old, new in pairs:
         if old is not None and new is not None and old is not new:

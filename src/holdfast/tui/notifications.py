@@ -61,7 +61,7 @@ def terminal_sequence(style: str, text: str, environment: Mapping[str, str]) -> 
         return ""
     if style == "bell":
         return "\a"
-    sequence = _notification(_plain(text), environment, is_forced=style in ("osc", "native"))
+    sequence = _notification(_strip_control_characters(text), environment, is_forced=style in ("osc", "native"))
     if sequence != "\a" and environment.get("TMUX"):
         # tmux forwards the sequence if allow-passthrough is set; it always supports the bell.
         return f"\x1bPtmux;{sequence.replace(chr(27), chr(27) * 2)}\x1b\\\a"
@@ -72,7 +72,7 @@ def desktop_command(
     text: str, environment: Mapping[str, str], find: Callable[[str], str | None]
 ) -> tuple[str, ...] | None:
     """Return the command of a local program that shows a notification, if there is one and the session is local."""
-    words = _plain(text)
+    words = _strip_control_characters(text)
     if environment.get("SSH_CONNECTION"):
         # On the remote machine the notification would not be seen; the terminal forwards its own sequence.
         return None
@@ -87,7 +87,7 @@ def desktop_command(
     return None
 
 
-def _plain(text: str) -> str:
+def _strip_control_characters(text: str) -> str:
     """Replace characters that would end or split the sequence."""
     return "".join(character if character.isprintable() and character != ";" else " " for character in text)[:200]
 

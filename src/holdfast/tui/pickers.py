@@ -12,13 +12,13 @@ import msgspec
 from textual.theme import Theme
 
 from holdfast.domain.extensions import LspInfo, LspState, McpInfo
-from holdfast.domain.files import FileVersion, UndoAsk
+from holdfast.domain.files import FileVersion, UndoRequest
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.line_diff import count_changes, diff_lines
 from holdfast.domain.processes import JobInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 from holdfast.protocol.extension_routes import SkillInfo
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.block_render import format_age, format_count, format_duration, format_price, format_usage
@@ -181,7 +181,7 @@ class ModelPicker:
         return await self._context.fetch(self._connection.client.list_providers(self._connection.workspace))
 
     async def _use_model(self, size: ModelSize, provider: str, model: str) -> None:
-        choice = ConfigModel(size, ModelChoice(model, provider))
+        choice = ConfigModelRequest(size, SelectedModel(model, provider))
         if await self._context.send(self._connection.client.config_model(self._connection.workspace, choice)):
             self._context.notify(f"{model} is the {size} model now.")
 
@@ -219,7 +219,7 @@ class ModelPicker:
         """Choose the reasoning effort of the large model."""
         providers = await self._fetch_providers()
         large = self._context.config.get("models", {}).get("large", {"model": "", "provider": ""})
-        current = msgspec.convert(large, ModelChoice)
+        current = msgspec.convert(large, SelectedModel)
         models = next((item.get("models") or [] for item in providers or () if item.get("id") == current.provider), [])
         facts: Mapping[str, Any] = next((item for item in models if item.get("id") == current.model), {})
         items = effort_items(facts, current)
@@ -232,7 +232,7 @@ class ModelPicker:
             return
         effort = "" if picked.value == "on" else picked.value
         chosen = msgspec.structs.replace(current, reasoning_effort=effort, think=bool(picked.value))
-        request = self._connection.client.config_model(self._connection.workspace, ConfigModel("large", chosen))
+        request = self._connection.client.config_model(self._connection.workspace, ConfigModelRequest("large", chosen))
         if await self._context.send(request):
             self._context.notify(f"Reasoning effort: {picked.value or _MODEL_DEFAULT}")
 
@@ -294,7 +294,7 @@ class WorkspacePicker:
 
     async def _undo(self, path: str) -> None:
         """Undo the last change of a file; confirm it if the file has changed since."""
-        request = UndoAsk(path, session_id=self._connection.session or SessionId(""))
+        request = UndoRequest(path, session_id=self._connection.session or SessionId(""))
         report = await self._context.fetch(self._connection.client.undo_changes(self._connection.workspace, request))
         if report is None:
             return
@@ -414,9 +414,6 @@ class ExtensionPicker:
             self._context.notify(f"{name} is restarting.")
 
 
-# List entries. Pure.
-
-
 def model_items(providers: Providers, current: str) -> list[PickerItem]:
     """Return the entries of the list of models: usable models, then providers that need a key. Models that cannot be
     used yet are shown only in searches, because there are thousands.
@@ -473,7 +470,7 @@ def _prices(model: Mapping[str, Any]) -> str:
     return f"{format_price(price_in)} in, {format_price(price_out or 0)} out" if price_in else ""
 
 
-def effort_items(facts: Mapping[str, Any], current: ModelChoice) -> list[PickerItem]:
+def effort_items(facts: Mapping[str, Any], current: SelectedModel) -> list[PickerItem]:
     """Return the reasoning levels of a model, or on and off; empty if it does not reason."""
     if not facts.get("can_reason"):
         return []

@@ -17,7 +17,7 @@ from holdfast.client.errors import ClientError
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.domain.runs import Attachment, Delivery, Run
-from holdfast.protocol.bodies import RunPatch
+from holdfast.protocol.bodies import RunChange
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.attachments import (
     TooLarge,
@@ -27,7 +27,7 @@ from holdfast.tui.attachments import (
     read_attachment,
     text_attachment,
 )
-from holdfast.tui.key_sequences import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.picker import Picker, PickerItem
 from holdfast.tui.slash_commands import SlashCommands
 from holdfast.tui.widgets.queue_panel import QueuePanel
@@ -277,11 +277,11 @@ class PromptController:
                     context.composer.focus()
             case "up" | "down":
                 position = max(0, event.position + (1 if event.action == "down" else -1))
-                await context.send(client.patch_run(workspace, run.run_id, RunPatch(position=position)))
+                await context.send(client.patch_run(workspace, run.run_id, RunChange(position=position)))
             case "now":
-                await context.send(client.patch_run(workspace, run.run_id, RunPatch(delivery="steer")))
+                await context.send(client.patch_run(workspace, run.run_id, RunChange(delivery="steer")))
             case "later":
-                await context.send(client.patch_run(workspace, run.run_id, RunPatch(delivery="queue")))
+                await context.send(client.patch_run(workspace, run.run_id, RunChange(delivery="queue")))
 
     # Other ways to write.
 
@@ -342,7 +342,7 @@ class CompletionController:
         elif kind == "file":
             self._context.start(self._offer_files, letters, group="completion", is_exclusive=True)
         else:
-            self._offer(())
+            self._offer_completions(())
 
     def press(self, key: str) -> None:
         """Handle a key that the composer leaves to the list while it is shown."""
@@ -366,16 +366,16 @@ class CompletionController:
         if value.startswith("/"):
             await self._commands.run(value[1:])
 
-    def _offer(self, names: Sequence[tuple[str, str]]) -> None:
+    def _offer_completions(self, names: Sequence[tuple[str, str]]) -> None:
         self._context.completer.offer(names)
         self._context.composer.completes = bool(names)
         self._context.request_frame()
 
     async def _offer_commands(self, letters: str) -> None:
         # The known commands at once, then again after the commands of extensions have been fetched.
-        self._offer(self._commands.completions(letters))
+        self._offer_completions(self._commands.completions(letters))
         await self._commands.refresh()
-        self._offer(self._commands.completions(letters))
+        self._offer_completions(self._commands.completions(letters))
 
     async def _offer_files(self, letters: str) -> None:
         connection = self._context.connection
@@ -386,7 +386,7 @@ class CompletionController:
                     self._files = (await connection.client.list_files(connection.workspace)).files
             self._listed_at = time.monotonic()
         names = await asyncio.to_thread(best_matches, letters, self._files)
-        self._offer([(name, "") for name in names])
+        self._offer_completions([(name, "") for name in names])
 
 
 def _format_size(count: int) -> str:

@@ -22,7 +22,7 @@ import msgspec
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
-from holdfast.client.locate import ServerLocation
+from holdfast.client.server_launcher import ServerLocation
 from holdfast.client.view import View
 from holdfast.client.workspace_connection import WorkspaceConnection
 from holdfast.domain.approvals import PermissionNotification, QuestionNotification
@@ -47,7 +47,7 @@ from holdfast.domain.extensions import NEVER, LspInfo, LspState, McpInfo
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId, subagent_session
 from holdfast.domain.messages import Message, ToolResult
 from holdfast.domain.runs import Attachment, Delivery, Run
-from holdfast.protocol.bodies import Accepted, AgentMessage, SnapshotBody
+from holdfast.protocol.bodies import AgentMessage, PromptAccepted, SnapshotBody
 from holdfast.tasks import TaskOwner
 from holdfast.tui.blocks import MessageContext
 
@@ -499,7 +499,7 @@ class ServerConnection:
 
     async def prompt(
         self, text: str, *, delivery: Delivery | None = None, attachments: tuple[Attachment, ...] = ()
-    ) -> Accepted:
+    ) -> PromptAccepted:
         """Send a prompt; the first one creates the session. Waits until the connection is open."""
         await self._is_ready.wait()
         if self.session is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.client.errors import ClientError
-from holdfast.domain.extensions import CommandNote
+from holdfast.domain.extensions import CommandInfo
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.screens.dialogs import Form
 from holdfast.tui.screens.picker import Picker, PickerItem
@@ -56,7 +56,7 @@ COMMANDS = (
     Command("quit", "Leave; runs continue", "leave", "ctrl+c"),
 )
 """The app's own commands, for the palette and for `/` in the composer."""
-_OWN = {command.name: command for command in COMMANDS}
+_BUILTIN = {command.name: command for command in COMMANDS}
 
 
 class SlashCommands:
@@ -64,7 +64,7 @@ class SlashCommands:
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
-        self._extension_commands: Sequence[CommandNote] = ()
+        self._extension_commands: Sequence[CommandInfo] = ()
         self._fetched_at = -_MAX_AGE
 
     async def choose(self) -> None:
@@ -97,13 +97,13 @@ class SlashCommands:
         found.sort(key=lambda item: not item[0].lower().startswith(small))
         return [(f"/{name}", summary) for name, summary in found[:_MAX_COMPLETIONS]]
 
-    def _not_shadowed(self) -> list[CommandNote]:
+    def _not_shadowed(self) -> list[CommandInfo]:
         """Return the commands of extensions that do not have the name of an own one."""
-        return [item for item in self._extension_commands if item.name not in _OWN]
+        return [item for item in self._extension_commands if item.name not in _BUILTIN]
 
     def is_own(self, text: str) -> bool:
         """Return True if the text is one of the app's own commands, which may be sent before it is offered."""
-        return text.startswith("/") and text[1:] in _OWN
+        return text.startswith("/") and text[1:] in _BUILTIN
 
     async def is_unknown(self, text: str) -> bool:
         """Return True if the text is only a command, and an unknown one: a typing error, which is not sent to the
@@ -116,12 +116,12 @@ class SlashCommands:
             known = await connection.client.list_commands(connection.workspace)
         except ClientError:
             return False
-        return text[1:] not in {*_OWN, *(item.name for item in known)}
+        return text[1:] not in {*_BUILTIN, *(item.name for item in known)}
 
     async def run(self, name: str) -> None:
         """Run an own command, or prepare or send one of an extension."""
-        if name in _OWN:
-            await self._context.run_action(_OWN[name].action)
+        if name in _BUILTIN:
+            await self._context.run_action(_BUILTIN[name].action)
             return
         note = next((item for item in self._extension_commands if item.name == name), None)
         if note is None or (note.hint and not note.arguments):
@@ -133,7 +133,7 @@ class SlashCommands:
         else:
             self._context.submit(f"/{name}")
 
-    async def _fill_in(self, note: CommandNote) -> None:
+    async def _fill_in(self, note: CommandInfo) -> None:
         """Request the arguments of a command, and send it."""
         values = await self._context.show_dialog(Form(note))
         self._context.composer.focus()
@@ -141,7 +141,7 @@ class SlashCommands:
             self._context.submit(command_prompt(note.name, values))
 
 
-def _summary(note: CommandNote) -> str:
+def _summary(note: CommandInfo) -> str:
     """Return the first sentence of the description, and the source."""
     first = note.description.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
     return " · ".join(word for word in (first or note.hint, note.source) if word)

@@ -141,11 +141,11 @@ def derive_palette(colours: Mapping[str, str], *, is_dark: bool) -> Palette:
     )
 
 
-def _own(theme: Theme) -> Palette:
+def _builtin_palette(theme: Theme) -> Palette:
     return derive_palette({name: getattr(theme, name) for name in _NAMES}, is_dark=theme.dark)
 
 
-DARK, LIGHT = _own(THEMES[0]), _own(THEMES[1])
+DARK, LIGHT = _builtin_palette(THEMES[0]), _builtin_palette(THEMES[1])
 
 
 _MIN_CONTRAST = 0.12
@@ -161,18 +161,20 @@ class NoColorFilter(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Filter the segments of a line."""
         ground = background.brightness
-        return [Segment(text, _bare(style, ground) if style else style, control) for text, style, control in segments]
+        return [
+            Segment(text, _monochrome(style, ground) if style else style, control) for text, style, control in segments
+        ]
 
 
 @lru_cache(4096)
-def _bare(style: Style, ground: float) -> Style:
+def _monochrome(style: Style, ground: float) -> Style:
     bare = style.without_color
-    if style.bgcolor is not None and _differs(style.bgcolor, ground):
+    if style.bgcolor is not None and _contrasts(style.bgcolor, ground):
         bare += Style(reverse=not style.reverse)
     return bare
 
 
-def _differs(colour: RichColor, ground: float) -> bool:
+def _contrasts(colour: RichColor, ground: float) -> bool:
     if colour.is_default:
         return False
     return abs(Color.from_rich_color(colour).brightness - ground) > _MIN_CONTRAST

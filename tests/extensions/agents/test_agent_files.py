@@ -1,4 +1,4 @@
-"""An agent in a Markdown file."""
+"""Agents defined in Markdown files."""
 
 import pytest
 
@@ -15,14 +15,14 @@ def read(text: str, owner: str = "user") -> AgentFile:
 FULL = "---\nname: critic\ndescription: Finds faults: all.\ntools: Read, Grep, Bash\nmodel: other\n---\nBe strict."
 
 
-def test_one_with_everything() -> None:
+def test_agent_with_all_fields() -> None:
     agent = read(FULL)
     assert (agent.name, agent.description, agent.prompt) == ("critic", "Finds faults: all.", "Be strict.")
     assert (agent.tools, agent.model, agent.trust_keys) == (("view", "grep", "bash"), "other", ())
     assert read(FULL, "project").trust_keys == (("tools", 4), ("model", 5))
 
 
-def test_one_with_little() -> None:
+def test_agent_with_minimal_fields() -> None:
     agent = read("---\ndescription: x\n---\ny", "project")
     assert (agent.name, agent.tools, agent.model) == ("reviewer", None, "")
     assert agent.trust_keys == (("tools", 1),), "all tools are more than it had before"
@@ -45,12 +45,12 @@ def test_one_with_little() -> None:
         ("---\ndescription: x\ndisallowed-tools: Bash\n---\ny", 3, "disallowed-tools"),
     ],
 )
-def test_one_that_cannot_be_sent(text: str, line: int, key: str) -> None:
+def test_invalid_agent_is_reported_with_line(text: str, line: int, key: str) -> None:
     (problem,) = read(text).problems
     assert (problem.line, problem.key, problem.severity) == (line, key, "error")
 
 
-def test_a_model_that_is_no_name_is_told() -> None:
+def test_invalid_model_name_is_reported() -> None:
     agent = read("---\ndescription: x\nmodel: [a, b]\n---\ny")
     assert (agent.model, agent.error) == ("", "")
     assert [(problem.line, problem.key, problem.severity) for problem in agent.problems] == [(3, "model", "warning")]
@@ -70,12 +70,12 @@ def test_a_model_that_is_no_name_is_told() -> None:
         ("tools: '*, Read'", ("*", "view")),
     ],
 )
-def test_which_tools_it_has(given: str, tools: tuple[str, ...] | None) -> None:
+def test_tools_of_agent(given: str, tools: tuple[str, ...] | None) -> None:
     agent = read(f"---\ndescription: x\n{given}\n---\ny")
     assert (agent.error, agent.tools) == ("", tools)
 
 
-def test_where_its_keys_stand() -> None:
+def test_lines_of_keys() -> None:
     agent = read(FULL)
     assert (agent.model_line, agent.tools_line) == (5, 4)
     plain = read("---\ndescription: x\n---\ny")

@@ -1,4 +1,4 @@
-"""From what was typed to what a model reads."""
+"""Expansion of slash commands into prompts."""
 
 import pytest
 from hypothesis import given
@@ -33,7 +33,7 @@ from holdfast.extensions.search_paths import Owner, SearchPath
         ("/a:", None),
     ],
 )
-def test_what_is_a_command(prompt: str, means: tuple[str, str] | None) -> None:
+def test_command_syntax(prompt: str, means: tuple[str, str] | None) -> None:
     assert parse_invocation(prompt) == means
 
 
@@ -63,12 +63,12 @@ def test_what_is_a_command(prompt: str, means: tuple[str, str] | None) -> None:
         ("$ARGUMENTSX $name ${1}", "v", "v $name ${1}"),
     ],
 )
-def test_arguments_find_their_places_once(body: str, arguments: str, means: str) -> None:
+def test_arguments_are_substituted_once(body: str, arguments: str, means: str) -> None:
     assert expand_template(body, arguments) == means
 
 
-def test_a_model_is_told_to_run_what_is_meant_to_be_run() -> None:
-    """The lines stay where they are, with their arguments; what only looks like one, or was typed, is none."""
+def test_command_lines_become_instructions_to_run_them() -> None:
+    """The lines keep their position and their arguments; similar or typed text is unchanged."""
     told = expand_template("Changes in $1: !`git diff $1`", "src")
     assert told.startswith("Changes in src: !`git diff src`\n\n(Where !`…` stands above")
     for body, arguments in (
@@ -81,12 +81,12 @@ def test_a_model_is_told_to_run_what_is_meant_to_be_run() -> None:
         assert "bash" not in expand_template(body, arguments)
 
 
-def test_named_arguments_may_come_apart_from_the_text() -> None:
+def test_named_arguments_may_be_separate_from_text() -> None:
     assert expand_template("Fix $TICKET on $BRANCH", "", {"TICKET": "7", "BRANCH": "x y"}) == "Fix 7 on x y"
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
-def test_nothing_makes_it_fail(body: str, arguments: str) -> None:
+def test_any_prompt_is_expanded(body: str, arguments: str) -> None:
     expand_template(body, arguments)
     parse_invocation(arguments)
     mentioned_agents(arguments, ["a"])
@@ -103,11 +103,11 @@ def test_nothing_makes_it_fail(body: str, arguments: str) -> None:
         ("ask @reviewer.", ("reviewer",)),
     ],
 )
-def test_agents_are_named_with_an_at(prompt: str, means: tuple[str, ...]) -> None:
+def test_agents_are_named_with_at_sign(prompt: str, means: tuple[str, ...]) -> None:
     assert mentioned_agents(prompt, ["reviewer", "tester"]) == means
 
 
-def test_a_command_with_everything() -> None:
+def test_command_with_all_fields() -> None:
     front = ("description: Looks", "argument-hint: [path]", "allowed-tools: Bash(git diff:*), Read", "model: haiku")
     text = "\n".join(["---", *front, "---", "Look at $1."])
     command = parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", "project"), text.encode()))
@@ -134,26 +134,26 @@ def test_a_command_without_front_matter() -> None:
         (b"text", "a+b", 0),
     ],
 )
-def test_a_command_that_cannot_be_used(data: bytes, name: str, line: int) -> None:
+def test_invalid_command_is_reported_with_line(data: bytes, name: str, line: int) -> None:
     command = parse_command(MarkdownFile("/c/a.md", name, SearchPath("/c", "user"), data))
     assert command.error
     assert [problem.line for problem in command.problems] == [line]
 
 
-def test_a_rule_that_makes_no_sense_is_left_out() -> None:
+def test_invalid_rule_is_omitted() -> None:
     text = b"---\nallowed-tools: [Read, 'bash(', 'a b']\n---\nx"
     command = parse_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), text))
     assert (command.error, command.allow) == ("", ("view",))
     assert {(problem.line, problem.severity) for problem in command.problems} == {(2, "warning")}
 
 
-def test_a_model_that_is_no_name_is_told() -> None:
+def test_invalid_model_name_is_reported() -> None:
     command = parse_command(MarkdownFile("/c/a.md", "a", SearchPath("/c", "user"), b"---\nmodel: [a]\n---\nx"))
     assert (command.error, command.model) == ("", "")
     assert [(problem.line, problem.key) for problem in command.problems] == [(2, "model")]
 
 
-def test_named_arguments_that_come_apart_leave_the_words_to_the_others() -> None:
+def test_separate_named_arguments_leave_words_to_positional_ones() -> None:
     assert expand_template("Fix $TICKET on $BRANCH", "main", {"TICKET": "7"}) == "Fix 7 on main"
     assert expand_template("Fix $TICKET", "TICKET=7", {"TICKET": "8"}) == "Fix 8"
 
@@ -166,13 +166,13 @@ def _read(text: str, owner: Owner = "user") -> Command:
     ("given", "hint"),
     [("[path]", "[path]"), ("[a, b]", "[a, b]"), ("[a, true]", "[a]"), ("'  <file> '", "<file>"), ("true", "")],
 )
-def test_a_hint_as_it_was_meant(given: str, hint: str) -> None:
+def test_argument_hint(given: str, hint: str) -> None:
     assert _read(f"---\nargument-hint: {given}\n---\nx").hint == hint
     assert _read("x").hint == ""
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "description"),
     [
         ("# Review\nmore", "Review"),
         ("\n  \n** Bold **\nmore", "Bold"),
@@ -181,11 +181,11 @@ def test_a_hint_as_it_was_meant(given: str, hint: str) -> None:
         ("x" * 101, "x" * 99 + "…"),
     ],
 )
-def test_what_it_is_about(body: str, said: str) -> None:
-    assert _read(body).description == said
+def test_description_from_body(body: str, description: str) -> None:
+    assert _read(body).description == description
 
 
-def test_what_needs_trust_is_told_with_its_line() -> None:
+def test_fields_that_need_trust_are_reported_with_line() -> None:
     assert _read("---\nmodel: x\n---\ny", "project").trust_keys == (("model", 2),)
     assert _read("---\nallowed-tools: Read\n---\ny", "project").trust_keys == (("allowed-tools", 2),)
     plain = _read("y", "project")
@@ -194,5 +194,5 @@ def test_what_needs_trust_is_told_with_its_line() -> None:
     assert _read("a").digest != _read("b").digest
 
 
-def test_a_name_is_asked_for_once_and_the_whole_text_is_no_name() -> None:
+def test_argument_names_are_unique_and_exclude_whole_text() -> None:
     assert named_arguments("$B $A $B $ARGUMENTS $1 $name") == ("B", "A")

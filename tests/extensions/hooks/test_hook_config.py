@@ -1,4 +1,4 @@
-"""Which hooks there are, and which of them an event wants."""
+"""Configured hooks and their selection by event."""
 
 import json
 from typing import Any
@@ -20,13 +20,13 @@ def group(*commands: str, matcher: str = "", **more: Any) -> dict[str, Any]:  # 
 
 
 @pytest.mark.parametrize("name", ["PreToolUse", "pre_tool_use", "pre-tool-use", "PRETOOLUSE"])
-def test_events_are_known_however_they_are_spelled(name: str) -> None:
+def test_event_names_in_all_spellings(name: str) -> None:
     (hook,) = hooks_from_settings({name: (HookSettings("x", timeout=5),)}, {})
     assert (hook.event, hook.timeout) == ("PreToolUse", 5)
 
 
-def test_hooks_that_are_written_wrongly_are_not_run() -> None:
-    """They are reported with the settings they are in: tests/config/test_rule_errors.py."""
+def test_invalid_hooks_are_not_run() -> None:
+    """They are reported with the settings that contain them: tests/server/test_rule_errors.py."""
     settings = {
         "Nonsense": (HookSettings("x"),),
         "PreToolUse": (
@@ -41,7 +41,7 @@ def test_hooks_that_are_written_wrongly_are_not_run() -> None:
     assert (hook.command, hook.file, hook.line) == ("good", "/c.toml", 6)
 
 
-def test_claude_codes_form() -> None:
+def test_claude_code_format() -> None:
     tree = {
         "permissions": {},
         "hooks": {
@@ -78,26 +78,26 @@ def test_claude_codes_form() -> None:
         {"hooks": {"Whatever": [group("x")]}},
     ],
 )
-def test_what_their_files_say_badly(tree: object) -> None:
+def test_invalid_claude_code_files(tree: object) -> None:
     found = parse_claude_settings(claude(tree), "/s.json")
     assert found.hooks == ()
     assert [problem.severity for problem in found.problems] == ["error"]
     assert found.problems[0].line == 1
 
 
-def test_a_matcher_of_theirs_is_told_with_its_own_line() -> None:
+def test_invalid_claude_matcher_is_reported_with_line() -> None:
     data = json.dumps({"hooks": {"PreToolUse": [group("x", matcher="[")]}}, indent=1).encode()
     (problem,) = parse_claude_settings(data, "/s.json").problems
     assert data.splitlines()[problem.line - 1].strip() == b'"matcher": "[",'
 
 
 @pytest.mark.parametrize("data", [b"{", b"\xff", b"[]", b'{"hooks": ' + b"[" * 5_000])
-def test_a_file_that_is_none(data: bytes) -> None:
+def test_unparsable_file(data: bytes) -> None:
     found = parse_claude_settings(data, "/s.json")
     assert (found.hooks, len(found.problems)) == ((), 1)
 
 
-def test_oddities_do_not_lose_a_hook() -> None:
+def test_unknown_keys_do_not_drop_hook() -> None:
     tree = {"disableAllHooks": True, "hooks": {"RunEnd": [group("x", timeout="soon"), {"hooks": [{"type": "prompt"}]}]}}
     found = parse_claude_settings(claude(tree), "/s.json")
     assert ([hook.timeout for hook in found.hooks], found.disables_all) == ([60], True)
@@ -127,7 +127,7 @@ def test_matchers(matcher: str, dialect: Any, tool: str, fits: bool) -> None:  #
     assert matching_hooks([hook], "PostToolUse", tool) == ()
 
 
-def test_a_session_s_beginning_can_be_matched() -> None:
+def test_session_start_can_be_matched() -> None:
     tree = {"hooks": {"SessionStart": [group("new", matcher="startup"), group("all"), group("no", matcher="compact")]}}
     hooks = parse_claude_settings(claude(tree), "/s.json").hooks
     assert [hook.command for hook in matching_hooks(hooks, "SessionStart", "startup")] == ["new", "all"]
@@ -148,7 +148,7 @@ def test_a_command_is_run_once() -> None:
     ("timeout", "ours", "theirs"),
     [(None, 30, 60), (5, 5, 5), (0.5, 0.5, 0.5), (600, 600, 600), (601, 600, 600), (1, 1, 1)],
 )
-def test_how_long_it_may_take(timeout: float | None, ours: float, theirs: float) -> None:
+def test_hook_timeouts(timeout: float | None, ours: float, theirs: float) -> None:
     given: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     (mine,) = hooks_from_settings({"RunEnd": (HookSettings("x", **given),)}, {})
     (read,) = parse_claude_settings(claude({"hooks": {"RunEnd": [group("x", **given)]}}), "/s.json").hooks
@@ -157,7 +157,7 @@ def test_how_long_it_may_take(timeout: float | None, ours: float, theirs: float)
 
 
 @pytest.mark.parametrize("timeout", [True, False, 0, -1, "5", None, []])
-def test_a_time_that_is_none_is_told_and_the_usual_one_taken(timeout: object) -> None:
+def test_invalid_timeout_is_reported_and_default_used(timeout: object) -> None:
     data = json.dumps({"hooks": {"RunEnd": [group("x", timeout=timeout)]}}, indent=1).encode()
     found = parse_claude_settings(data, "/s.json")
     assert [hook.timeout for hook in found.hooks] == [60]
@@ -167,7 +167,7 @@ def test_a_time_that_is_none_is_told_and_the_usual_one_taken(timeout: object) ->
 
 
 @pytest.mark.parametrize(("command", "why"), [("", "is empty"), (" \n", "is empty"), ("a\0b", "holds a NUL")])
-def test_a_command_that_cannot_be_run_is_told(command: str, why: str) -> None:
+def test_unusable_command_is_reported(command: str, why: str) -> None:
     assert hooks_from_settings({"RunEnd": (HookSettings(command),)}, {}) == ()
     found = parse_claude_settings(claude({"hooks": {"RunEnd": [group(command)]}}), "/s.json")
     assert found.hooks == ()
@@ -175,14 +175,14 @@ def test_a_command_that_cannot_be_run_is_told(command: str, why: str) -> None:
     assert (why in problem.text, problem.severity) == (True, "error")
 
 
-def test_a_group_without_a_matcher_is_for_everything() -> None:
+def test_group_without_matcher_matches_everything() -> None:
     hooks = [{"type": "command", "command": "x"}]
     for group_ in ({"hooks": hooks}, {"matcher": None, "hooks": hooks}, {"matcher": "", "hooks": hooks}):
         (hook,) = parse_claude_settings(claude({"hooks": {"PreToolUse": [group_]}}), "/s.json").hooks
         assert matching_hooks([hook], "PreToolUse", "bash") == matching_hooks([hook], "PreToolUse") == (hook,)
 
 
-def test_where_they_stand_and_that_they_are_on() -> None:
+def test_lines_and_enabled_state() -> None:
     data = json.dumps({"permissions": {}, "hooks": {"RunEnd": [group("x")]}}, indent=1).encode()
     found = parse_claude_settings(data, "/s.json")
     lines = [line.strip() for line in data.splitlines()]
@@ -192,7 +192,7 @@ def test_where_they_stand_and_that_they_are_on() -> None:
     assert parse_claude_settings(b"{}", "/s.json").line == 0
 
 
-def test_without_a_subject_every_hook_of_the_event_is_wanted() -> None:
+def test_event_without_subject_selects_all_hooks() -> None:
     hook = Hook("PreToolUse", "x", matcher="^bash$")
     assert matching_hooks([hook], "PreToolUse") == (hook,)
     assert matching_hooks([hook], "PreToolUse", "x") == ()

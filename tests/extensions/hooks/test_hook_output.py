@@ -1,4 +1,4 @@
-"""What hooks say, in both forms, and what becomes of it when several speak."""
+"""Output of hooks in both formats, and the merged decision of several hooks."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ from holdfast.extensions.hooks.hook_process import HookResult, merge_results, pa
         ("text", HookResult()),
     ],
 )
-def test_what_was_printed(printed: Any, means: HookResult) -> None:  # noqa: ANN401
+def test_printed_output(printed: Any, means: HookResult) -> None:  # noqa: ANN401
     assert parse_output("PreToolUse", 0, json.dumps(printed), "") == means
 
 
@@ -65,7 +65,7 @@ def test_exit_codes(code: int, means: HookResult) -> None:
 
 
 @pytest.mark.parametrize("event", ["UserPromptSubmit", "SessionStart"])
-def test_before_a_prompt_plain_text_is_for_the_model(event: HookEvent) -> None:
+def test_plain_text_before_prompt_reaches_model(event: HookEvent) -> None:
     assert parse_output(event, 0, "the build is red\n", "") == HookResult(context="the build is red")
     assert parse_output("PostToolUse", 0, "formatted\n", "") == HookResult()
     broken = '{"decision": "deny"} and more'
@@ -74,12 +74,12 @@ def test_before_a_prompt_plain_text_is_for_the_model(event: HookEvent) -> None:
 
 
 @given(st.text(max_size=80), st.integers(0, 255))
-def test_nothing_makes_it_fail(text: str, code: int) -> None:
+def test_any_output_is_parsed(text: str, code: int) -> None:
     parse_output("PreToolUse", code, text, text)
     parse_output("SessionStart", code, f'{{"hookSpecificOutput": {json.dumps(text)}}}', "")
 
 
-def test_long_words_are_cut() -> None:
+def test_long_text_is_truncated() -> None:
     assert len(parse_output("PreToolUse", 2, "", "x" * 100_000).reason) < 33_000
     assert parse_output("PreToolUse", 0, "[" * 100_000, "") == HookResult()
 
@@ -92,7 +92,7 @@ DECISIONS: tuple[HookDecision, ...] = ("", "allow", "ask", "deny")
 
 
 @pytest.mark.parametrize("decisions", list(itertools.product(DECISIONS, repeat=3)))
-def test_the_strictest_counts(decisions: tuple[HookDecision, ...]) -> None:
+def test_strictest_decision_wins(decisions: tuple[HookDecision, ...]) -> None:
     said = [HookResult(decision, reason=f"r{number}") for number, decision in enumerate(decisions)]
     ruling = merge_results(hooks(3), said, {})
     strictest = max(decisions, key=DECISIONS.index)
@@ -100,7 +100,7 @@ def test_the_strictest_counts(decisions: tuple[HookDecision, ...]) -> None:
     assert ruling.reason == "\n".join(f"r{n}" for n, decision in enumerate(decisions) if decision == strictest)
 
 
-def test_changes_are_laid_over_each_other_in_order() -> None:
+def test_input_changes_are_merged_in_order() -> None:
     said = [HookResult(patch={"a": 1, "b": 1}), HookResult(), HookResult(patch={"b": 2})]
     ruling = merge_results(hooks(3), said, {"a": 0, "c": 0}, is_about_input=True)
     assert ruling.input == {"a": 1, "b": 2, "c": 0}
@@ -108,7 +108,7 @@ def test_changes_are_laid_over_each_other_in_order() -> None:
     assert merge_results(hooks(1), [HookResult(patch={"a": 0})], {"a": 0}, is_about_input=True).input is None
 
 
-def test_the_report_tells_what_each_did() -> None:
+def test_report_lists_result_of_each_hook() -> None:
     said = [HookResult("deny", reason="no", patch={"a": 1}), HookResult(error="took too long.", message="hm")]
     two = (Hook("PreToolUse", "c0", name="guard", matcher="^b"), Hook("PreToolUse", "c1"))
     assert merge_results(two, said, {}, is_about_input=True).report == {
@@ -145,18 +145,18 @@ def test_a_hook_that_refuses_gives_its_reason_on_either_stream(code: int, halts:
     assert parse_output("PreToolUse", code, "", "") == HookResult("deny", halts=halts)
 
 
-def test_the_last_line_of_the_complaints_of_a_hook_is_told() -> None:
+def test_last_line_of_stderr_is_reported() -> None:
     assert parse_output("RunEnd", 1, "", "first\nlast\n") == HookResult(error="ended with code 1: last.")
     assert parse_output("RunEnd", 1, "", "") == HookResult(error="ended with code 1.")
     assert parse_output("RunEnd", 1, "", "x" * 300).error == f"ended with code 1: {'x' * 200}."
 
 
-def test_a_reason_of_nothing_but_blanks_is_none() -> None:
+def test_blank_reason_is_omitted() -> None:
     printed = {"decision": "deny", "reason": "so", "hookSpecificOutput": {"permissionDecisionReason": "  "}}
     assert parse_output("PreToolUse", 0, json.dumps(printed), "") == HookResult("deny", reason="so")
 
 
-def test_what_several_hooks_say_is_one_ruling() -> None:
+def test_outputs_of_several_hooks_are_one_decision() -> None:
     hooks = [Hook("PreToolUse", command, name) for command, name in (("a", "first"), ("b", ""), ("c", ""))]
     said = [
         HookResult("allow", reason="fine", context="one", patch={"x": 1}),
@@ -187,7 +187,7 @@ def test_what_several_hooks_say_is_one_ruling() -> None:
     }
 
 
-def test_what_is_said_after_a_tool_has_run_changes_no_input() -> None:
+def test_output_after_tool_does_not_change_input() -> None:
     ruling = merge_results([Hook("PostToolUse", "a")], [HookResult(patch={"x": 1})], {"x": 0})
     assert (ruling.input, ruling.decision, ruling.reason) == (None, "", "")
     assert ruling.report == {
@@ -207,6 +207,6 @@ def test_reasons_are_joined_where_there_are_some() -> None:
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(32_768, False), (32_769, True)])
-def test_what_a_hook_says_is_bounded(length: int, is_cut: bool) -> None:
+def test_hook_text_is_bounded(length: int, is_cut: bool) -> None:
     told = parse_output("UserPromptSubmit", 0, "x" * length, "").context
     assert told == "x" * 32_768 + ("\n[…]" if is_cut else "")

@@ -1,4 +1,4 @@
-"""Hooks that hang, flood, fail to start or do not read, in virtual time; and when which of them is run."""
+"""Hooks that hang, flood, fail to start or do not read, in virtual time; and the events that run them."""
 
 import asyncio
 import json
@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from config.place import Place
+from config.settings_files import SettingsFiles
 from holdfast.config.credentials import Credentials
 from holdfast.config.trust import content_digest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolOutcome
@@ -37,7 +37,7 @@ class _Stdin:
     def write(self, data: bytes) -> None:
         if self._process.breaks:
             raise BrokenPipeError
-        self._process.heard += data
+        self._process.received += data
 
     async def drain(self) -> None:
         await asyncio.sleep(0)
@@ -52,7 +52,7 @@ class Process:
     def __init__(self, shell: "Shell", command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command = command[-1]
         self.environment = dict(environment)
-        self.heard = b""
+        self.received = b""
         self.breaks = shell.breaks
         self.error = shell.error
         self.stdin = _Stdin(self)
@@ -81,7 +81,7 @@ class Process:
 
 
 class Shell:
-    """Starts hooks. `does` says what they do, by a word in their command."""
+    """Starts hooks. `does` maps a word of their command to a behaviour."""
 
     def __init__(self, **does: Behaviour) -> None:
         self.does = does
@@ -114,7 +114,7 @@ def _run(shell: Shell, seconds: float = 30.0) -> Any:  # noqa: ANN401
 
 
 @pytest.mark.parametrize("seconds", [30.0, 7.0])
-def test_one_that_hangs_is_ended_in_time(seconds: float) -> None:
+def test_hanging_hook_is_killed_at_timeout(seconds: float) -> None:
     async def main() -> None:
         shell = Shell()
         said = await _run(shell, seconds)
@@ -124,7 +124,7 @@ def test_one_that_hangs_is_ended_in_time(seconds: float) -> None:
     in_virtual_time(main)
 
 
-def test_one_that_closes_its_output_and_stays_is_ended_too() -> None:
+def test_hook_that_closes_output_and_stays_is_killed() -> None:
     async def main() -> None:
         def close(process: Process) -> None:
             process.stdout.feed_eof()
@@ -138,7 +138,7 @@ def test_one_that_closes_its_output_and_stays_is_ended_too() -> None:
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_one_that_floods_is_ended_at_once(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flooding_hook_is_killed_at_once(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         shell = Shell(x=lambda process: getattr(process, stream).feed_data(b"ab"))
         assert (await _run(shell)).error == "printed more than 1 bytes and was ended."
@@ -148,7 +148,7 @@ def test_one_that_floods_is_ended_at_once(stream: str, monkeypatch: pytest.Monke
     in_virtual_time(main)
 
 
-def test_one_that_prints_as_much_as_it_may_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_at_limit_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         said = await _run(Shell(x=lambda process: process.end(2, err="n")))
         assert (said.decision, said.reason) == ("deny", "n")
@@ -157,7 +157,7 @@ def test_one_that_prints_as_much_as_it_may_has_its_say(monkeypatch: pytest.Monke
     in_virtual_time(main)
 
 
-def test_one_that_does_not_read_has_its_say() -> None:
+def test_output_of_hook_that_does_not_read_is_used() -> None:
     async def main() -> None:
         shell = Shell(x=lambda process: process.end(2, err="no"))
         shell.breaks = True
@@ -168,7 +168,7 @@ def test_one_that_does_not_read_has_its_say() -> None:
 
 
 @pytest.mark.parametrize("refusal", [ToolError("gone"), OSError(2, "no such file")])
-def test_one_that_cannot_be_spawned_has_no_say(refusal: Exception) -> None:
+def test_hook_that_cannot_be_spawned_is_ignored(refusal: Exception) -> None:
     async def main() -> None:
         shell = Shell()
         shell.refuses = refusal
@@ -177,7 +177,7 @@ def test_one_that_cannot_be_spawned_has_no_say(refusal: Exception) -> None:
     in_virtual_time(main)
 
 
-def test_one_that_never_ran_has_no_say() -> None:
+def test_hook_that_never_ran_is_ignored() -> None:
     async def main() -> None:
         shell = Shell(x=lambda process: process.end())
         shell.error = "no such program"
@@ -187,7 +187,7 @@ def test_one_that_never_ran_has_no_say() -> None:
     in_virtual_time(main)
 
 
-def test_who_is_cancelled_leaves_nothing_of_it_behind() -> None:
+def test_cancelled_caller_kills_hook() -> None:
     async def main() -> None:
         shell = Shell()
         waiting = start(_run(shell))
@@ -199,14 +199,14 @@ def test_who_is_cancelled_leaves_nothing_of_it_behind() -> None:
     in_virtual_time(main)
 
 
-# When which of them is run
+# Events that run hooks
 
 
-class Site:
-    """A workspace with hooks in its user's settings and in files of the project."""
+class HookFixture:
+    """A workspace with hooks in the user's settings and in project files."""
 
     def __init__(self, top: Path, shell: Shell, *, settings: Json | None = None) -> None:
-        self.place = Place(top)
+        self.place = SettingsFiles(top)
         self.shell = shell
         if settings is not None:
             self.place.write(self.place.home / ".config/holdfast/config.toml", "")
@@ -246,92 +246,94 @@ def run_of(session: str) -> Run:
     return Run(RunId("r"), SessionId(session), "active", "queue", 0)
 
 
-def play(top: Path, story: Callable[[Site], Coroutine[Any, Any, None]], shell: Shell, settings: Json) -> None:
+def run_scenario(
+    top: Path, scenario: Callable[[HookFixture], Coroutine[Any, Any, None]], shell: Shell, settings: Json
+) -> None:
     async def main() -> None:
-        site = Site(top, shell, settings=settings)
+        fixture = HookFixture(top, shell, settings=settings)
         try:
-            await story(site)
+            await scenario(fixture)
         finally:
-            await site.hooks.close()
+            await fixture.hooks.close()
 
     in_virtual_time(main)
 
 
-def test_a_projects_hooks_count_when_their_file_is_trusted_as_it_is(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.place.write(
-            site.place.home / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": group("user")}})
+def test_project_hooks_run_when_current_file_is_trusted(tmp_path: Path) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        fixture.place.write(
+            fixture.place.home / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": group("user")}})
         )
-        shared = site.claude("settings.json", hooks={"PreToolUse": group("shared")})
-        local = site.claude("settings.local.json", hooks={"PreToolUse": group("local")})
-        assert site.commands() == ["own", "user"]
-        site.trust(shared)
-        assert site.commands() == ["own", "user", "shared"]
-        site.trust(local)
-        assert site.commands() == ["own", "user", "shared", "local"]
-        site.claude("settings.json", hooks={"PreToolUse": group("changed command")})
-        assert site.commands() == ["own", "user", "local"], "a change takes it back"
+        shared = fixture.claude("settings.json", hooks={"PreToolUse": group("shared")})
+        local = fixture.claude("settings.local.json", hooks={"PreToolUse": group("local")})
+        assert fixture.commands() == ["own", "user"]
+        fixture.trust(shared)
+        assert fixture.commands() == ["own", "user", "shared"]
+        fixture.trust(local)
+        assert fixture.commands() == ["own", "user", "shared", "local"]
+        fixture.claude("settings.json", hooks={"PreToolUse": group("changed command")})
+        assert fixture.commands() == ["own", "user", "local"], "a change takes it back"
         local.unlink()
-        assert site.commands() == ["own", "user"]
+        assert fixture.commands() == ["own", "user"]
 
-    play(tmp_path, story, Shell(), {"PreToolUse": [{"command": "own"}]})
+    run_scenario(tmp_path, scenario, Shell(), {"PreToolUse": [{"command": "own"}]})
 
 
 def test_a_file_that_disables_hooks_disables_those_of_its_kind_when_it_is_trusted(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.place.write(
-            site.place.home / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": group("user")}})
+    async def scenario(fixture: HookFixture) -> None:
+        fixture.place.write(
+            fixture.place.home / ".claude/settings.json", json.dumps({"hooks": {"PreToolUse": group("user")}})
         )
-        local = site.claude("settings.local.json", disableAllHooks=True)
-        assert site.commands() == ["own", "user"]
-        site.trust(local)
-        assert site.commands() == ["own"]
+        local = fixture.claude("settings.local.json", disableAllHooks=True)
+        assert fixture.commands() == ["own", "user"]
+        fixture.trust(local)
+        assert fixture.commands() == ["own"]
 
-    play(tmp_path, story, Shell(), {"PreToolUse": [{"command": "own"}]})
+    run_scenario(tmp_path, scenario, Shell(), {"PreToolUse": [{"command": "own"}]})
 
 
-def test_what_hooks_of_a_tool_are_told(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+def test_input_of_tool_hooks(tmp_path: Path) -> None:
+    async def scenario(fixture: HookFixture) -> None:
         use = ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "bash", {"command": "ls", "file_path": "/f"})
-        before = await site.hooks.before_tool(use)
+        before = await fixture.hooks.before_tool(use)
         assert before.decision == "deny"
-        after = await site.hooks.after_tool(use, ToolOutcome("out", is_error=True))
+        after = await fixture.hooks.after_tool(use, ToolOutcome("out", is_error=True))
         assert after.decision == ""
-        first, second = site.shell.processes
-        told = json.loads(first.heard)
+        first, second = fixture.shell.processes
+        told = json.loads(first.received)
         assert told == {
             "event": "PreToolUse",
             "hook_event_name": "PreToolUse",
-            "cwd": str(site.place.project),
+            "cwd": str(fixture.place.project),
             "session_id": "s",
             "run_id": "r",
             "tool_name": "bash",
             "tool_use_id": "c",
             "tool_input": {"command": "ls", "file_path": "/f"},
         }
-        assert json.loads(second.heard)["tool_response"] == {"content": "out", "is_error": True}
+        assert json.loads(second.received)["tool_response"] == {"content": "out", "is_error": True}
         wanted = {
             "EVENT": "PreToolUse",
             "SESSION_ID": "s",
             "RUN_ID": "r",
-            "CWD": str(site.place.project),
-            "PROJECT_DIR": str(site.place.project),
+            "CWD": str(fixture.place.project),
+            "PROJECT_DIR": str(fixture.place.project),
             "TOOL_NAME": "bash",
             "TOOL_INPUT_COMMAND": "ls",
             "TOOL_INPUT_FILE_PATH": "/f",
         }
         given = {f"{prefix}_{name}": value for prefix in ("HOLDFAST", "CRUSH") for name, value in wanted.items()}
         assert first.environment.items() >= given.items()
-        assert first.environment["CLAUDE_PROJECT_DIR"] == str(site.place.project)
+        assert first.environment["CLAUDE_PROJECT_DIR"] == str(fixture.place.project)
         assert not {"WITHHELD", "OTHER"} & first.environment.keys()
-        other = await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
-        assert other == Ruling()
-        assert len(site.shell.processes) == 2
+        other = await fixture.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
+        assert other == HookOutcome()
+        assert len(fixture.shell.processes) == 2
 
     shell = Shell(before=lambda process: process.end(2, err="no"), after=lambda process: process.end())
-    play(
+    run_scenario(
         tmp_path,
-        story,
+        scenario,
         shell,
         {
             "PreToolUse": [{"command": "before", "matcher": "^bash$"}],
@@ -344,25 +346,29 @@ def test_what_hooks_of_a_tool_are_told(tmp_path: Path) -> None:
     ("command", "is_passed"), [("x" * 65_536, True), ("x" * 65_537, False), ("a\0b", False), (5, False)]
 )
 def test_input_that_fits_no_variable_is_only_in_the_event(tmp_path: Path, command: object, is_passed: bool) -> None:
-    async def story(site: Site) -> None:
-        await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "bash", {"command": command}))
-        (process,) = site.shell.processes
+    async def scenario(fixture: HookFixture) -> None:
+        await fixture.hooks.before_tool(
+            ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "bash", {"command": command})
+        )
+        (process,) = fixture.shell.processes
         assert ("HOLDFAST_TOOL_INPUT_COMMAND" in process.environment) == is_passed
-        assert json.loads(process.heard)["tool_input"] == {"command": command}
+        assert json.loads(process.received)["tool_input"] == {"command": command}
 
-    play(tmp_path, story, Shell(before=lambda process: process.end()), {"PreToolUse": [{"command": "before"}]})
+    run_scenario(
+        tmp_path, scenario, Shell(before=lambda process: process.end()), {"PreToolUse": [{"command": "before"}]}
+    )
 
 
 def test_names_in_the_dialect_of_a_hook(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(fixture: HookFixture) -> None:
         hooks = {name: group(f"theirs {name}") for name in ("PreToolUse", "UserPromptSubmit", "Stop")}
-        site.place.write(site.place.home / ".claude/settings.json", json.dumps({"hooks": hooks}))
-        await site.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
-        await site.hooks.before_prompt(run_of("s"), "x", is_first=False)
-        site.hooks.after_run(end_of("r"))
+        fixture.place.write(fixture.place.home / ".claude/settings.json", json.dumps({"hooks": hooks}))
+        await fixture.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
+        await fixture.hooks.before_prompt(run_of("s"), "x", is_first=False)
+        fixture.hooks.after_run(end_of("r"))
         await elapse(1)
-        told = [json.loads(process.heard) for process in site.shell.processes]
-        assert [(facts["event"], facts["hook_event_name"], facts.get("tool_name")) for facts in told] == [
+        received = [json.loads(process.received) for process in fixture.shell.processes]
+        assert [(facts["event"], facts["hook_event_name"], facts.get("tool_name")) for facts in received] == [
             ("PreToolUse", "PreToolUse", "view"),
             ("PreToolUse", "PreToolUse", "Read"),
             ("UserPromptSubmit", "UserPromptSubmit", None),
@@ -370,37 +376,37 @@ def test_names_in_the_dialect_of_a_hook(tmp_path: Path) -> None:
         ]
 
     shell = Shell(ours=lambda process: process.end(), theirs=lambda process: process.end())
-    play(tmp_path, story, shell, {"PreToolUse": [{"command": "ours"}]})
+    run_scenario(tmp_path, scenario, shell, {"PreToolUse": [{"command": "ours"}]})
 
 
 def test_a_session_that_begins_adds_its_context_without_a_hook_for_prompts(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        first = await site.hooks.before_prompt(run_of("a"), "hello", is_first=True)
-        assert first == Ruling(context="from the start")
+    async def scenario(fixture: HookFixture) -> None:
+        first = await fixture.hooks.before_prompt(run_of("a"), "hello", is_first=True)
+        assert first == HookOutcome(context="from the start")
 
     shell = Shell(begins=lambda process: process.end(0, "from the start"))
-    play(tmp_path, story, shell, {"SessionStart": [{"command": "begins"}]})
+    run_scenario(tmp_path, scenario, shell, {"SessionStart": [{"command": "begins"}]})
 
 
-def test_a_session_begins_once_and_its_prompts_are_each_told(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        first = await site.hooks.before_prompt(run_of("a"), "hello", is_first=True)
+def test_session_start_runs_once_and_prompt_hook_for_each_prompt(tmp_path: Path) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        first = await fixture.hooks.before_prompt(run_of("a"), "hello", is_first=True)
         assert first.context == "from the start\nfrom the prompt"
-        again = await site.hooks.before_prompt(run_of("a"), "again", is_first=False)
+        again = await fixture.hooks.before_prompt(run_of("a"), "again", is_first=False)
         assert again.context == "from the prompt"
-        resumed = await site.hooks.before_prompt(run_of("b"), "back", is_first=False)
+        resumed = await fixture.hooks.before_prompt(run_of("b"), "back", is_first=False)
         assert resumed.context == "from the prompt", "its matcher is about a start"
-        assert site.shell.commands == ["begins", "prompts", "prompts", "prompts"]
-        assert json.loads(site.shell.processes[0].heard)["source"] == "startup"
-        assert json.loads(site.shell.processes[1].heard)["prompt"] == "hello"
+        assert fixture.shell.commands == ["begins", "prompts", "prompts", "prompts"]
+        assert json.loads(fixture.shell.processes[0].received)["source"] == "startup"
+        assert json.loads(fixture.shell.processes[1].received)["prompt"] == "hello"
 
     shell = Shell(
         begins=lambda process: process.end(0, "from the start"),
         prompts=lambda process: process.end(0, "from the prompt"),
     )
-    play(
+    run_scenario(
         tmp_path,
-        story,
+        scenario,
         shell,
         {
             "SessionStart": [{"command": "begins", "matcher": "startup"}],
@@ -409,80 +415,84 @@ def test_a_session_begins_once_and_its_prompts_are_each_told(tmp_path: Path) -> 
     )
 
 
-def test_which_sessions_began_is_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: Site) -> None:
+def test_started_sessions_are_remembered_up_to_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(fixture: HookFixture) -> None:
         for session in ("a", "b", "b", "a"):
-            await site.hooks.before_prompt(run_of(session), "x", is_first=False)
-        assert len(site.shell.processes) == 3, "a was forgotten for b"
+            await fixture.hooks.before_prompt(run_of(session), "x", is_first=False)
+        assert len(fixture.shell.processes) == 3, "a was forgotten for b"
 
     monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_SESSIONS", 1)
-    play(tmp_path, story, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]})
+    run_scenario(
+        tmp_path, scenario, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]}
+    )
 
 
 def test_the_oldest_session_is_forgotten_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(fixture: HookFixture) -> None:
         for session in ("a", "b", "c", "c", "b", "a"):
-            await site.hooks.before_prompt(run_of(session), "x", is_first=False)
-        begun = [json.loads(process.heard)["session_id"] for process in site.shell.processes]
+            await fixture.hooks.before_prompt(run_of(session), "x", is_first=False)
+        begun = [json.loads(process.received)["session_id"] for process in fixture.shell.processes]
         assert begun == ["a", "b", "c", "a"]
 
     monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_SESSIONS", 2)
-    play(tmp_path, story, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]})
+    run_scenario(
+        tmp_path, scenario, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]}
+    )
 
 
 def test_hooks_for_ends_run_concurrently_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(fixture: HookFixture) -> None:
         for run in ("one", "two", "three"):
-            site.hooks.after_run(end_of(run))
+            fixture.hooks.after_run(end_of(run))
         await elapse(1)
-        assert [json.loads(process.heard)["run_id"] for process in site.shell.processes] == ["one", "two"]
+        assert [json.loads(process.received)["run_id"] for process in fixture.shell.processes] == ["one", "two"]
 
     monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_CONCURRENT", 2)
-    play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
+    run_scenario(tmp_path, scenario, Shell(), {"RunEnd": [{"command": "ends"}]})
 
 
-def test_ends_are_told_in_the_background_with_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: Site) -> None:
-        site.hooks.after_run(end_of("helper", "m$$c"))
+def test_run_end_hooks_run_in_background_with_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        fixture.hooks.after_run(end_of("helper", "m$$c"))
         for run in ("one", "two", "three"):
-            site.hooks.after_run(end_of(run))
+            fixture.hooks.after_run(end_of(run))
         await elapse(1)
-        assert [json.loads(process.heard)["run_id"] for process in site.shell.processes] == ["one"]
-        site.shell.processes[0].end()
+        assert [json.loads(process.received)["run_id"] for process in fixture.shell.processes] == ["one"]
+        fixture.shell.processes[0].end()
         await elapse(1)
-        site.hooks.after_run(end_of("four"))
-        site.shell.processes[-1].end()
+        fixture.hooks.after_run(end_of("four"))
+        fixture.shell.processes[-1].end()
         await elapse(1)
-        told = [json.loads(process.heard) for process in site.shell.processes]
+        told = [json.loads(process.received) for process in fixture.shell.processes]
         assert [facts["run_id"] for facts in told] == ["one", "two", "four"], "the third found no room"
         assert (told[0]["outcome"], told[0]["text"], told[0]["error"]) == ("completed", "done", "")
-        assert site.shell.processes[0].environment["HOLDFAST_OUTCOME"] == "completed"
-        site.shell.processes[-1].end()
+        assert fixture.shell.processes[0].environment["HOLDFAST_OUTCOME"] == "completed"
+        fixture.shell.processes[-1].end()
 
     monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_QUEUED_ENDS", 2)
     monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_CONCURRENT", 1)
-    play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
+    run_scenario(tmp_path, scenario, Shell(), {"RunEnd": [{"command": "ends"}]})
 
 
-def test_a_close_gives_them_a_moment_and_leaves_nothing(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.hooks.after_run(end_of("one"))
+def test_close_waits_briefly_and_kills_remaining_hooks(tmp_path: Path) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        fixture.hooks.after_run(end_of("one"))
         await elapse(0.5)
-        await site.hooks.close()
+        await fixture.hooks.close()
         assert asyncio.get_running_loop().time() == 1.5
-        assert site.shell.processes[0].stopped_at == 1.5
+        assert fixture.shell.processes[0].stopped_at == 1.5
 
-    play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
+    run_scenario(tmp_path, scenario, Shell(), {"RunEnd": [{"command": "ends"}]})
 
 
-def test_a_close_waits_for_those_that_end_in_time(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.hooks.after_run(end_of("one"))
+def test_close_waits_for_hooks_that_end_in_time(tmp_path: Path) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        fixture.hooks.after_run(end_of("one"))
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
-        loop.call_later(0.9, site.shell.processes[0].end)
-        await site.hooks.close()
+        loop.call_later(0.9, fixture.shell.processes[0].end)
+        await fixture.hooks.close()
         assert asyncio.get_running_loop().time() == 0.9
 
-    play(tmp_path, story, Shell(), {"RunEnd": [{"command": "ends"}]})
+    run_scenario(tmp_path, scenario, Shell(), {"RunEnd": [{"command": "ends"}]})

@@ -1,15 +1,13 @@
-"""A language server of our own, as a program: says what it is told to, and can be as bad as some are.
+"""Scripted language server with configurable misbehaviour.
 
-    python scripted_server.py FOLDER [words for a process list]
+python scripted_server.py FOLDER [words for a process list]
 
-`FOLDER/how` holds its manners, one word a line, read again for every message: `silent` (says nothing of files), `deaf`
-(answers no question), `crash` (ends at the next file), `flood` (says far too much first), `garbage` (says what is no
-message), `old` (tells of versions that are gone), `busy` (says that it works, and no more). `FOLDER/start` is read
-once: `hang`, `crash`, `pull`, `late-pull` (asks to be asked), `folders`, `utf-8`, `child` (starts a process that
-outlives it), `stays` (says that it shuts down, and does not). All that it hears is written to `FOLDER/heard`, a line
-of JSON each.
-
-A line with `BAD` in it is an error, one with `ODD` a warning.
+`FOLDER/how` has its behaviour, one word a line, read again for every message: `silent` (publishes no diagnostics),
+`deaf` (answers no request), `crash` (exits at the next file), `flood` (publishes far too much first), `garbage`
+(sends invalid messages), `old` (publishes for outdated versions), `busy` (reports progress only). `FOLDER/start` is
+read once: `hang`, `crash`, `pull`, `late-pull` (registers for pull diagnostics), `folders`, `utf-8`, `child` (starts
+a process that outlives it), `stays` (acknowledges the shutdown and keeps running). Received messages are written to
+`FOLDER/received`, one line of JSON each. A line with `BAD` is an error, one with `ODD` a warning.
 """
 
 import json
@@ -39,7 +37,7 @@ def send(message: dict[str, Any]) -> None:
     OUT.flush()
 
 
-def hear() -> dict[str, Any] | None:
+def receive() -> dict[str, Any] | None:
     length = 0
     while line := sys.stdin.buffer.readline().strip():
         if line.lower().startswith(b"content-length:"):
@@ -47,7 +45,7 @@ def hear() -> dict[str, Any] | None:
     if not length:
         return None
     message: dict[str, Any] = json.loads(sys.stdin.buffer.read(length))
-    with (FOLDER / "heard").open("a") as file:
+    with (FOLDER / "received").open("a") as file:
         file.write(json.dumps(message) + "\n")
     return message
 
@@ -80,18 +78,18 @@ class Server:
         self.versions: dict[str, int] = {}
 
     def run(self) -> None:
-        while (message := hear()) is not None:
+        while (message := receive()) is not None:
             if message.get("method") == "exit":
                 break
             if "method" in message:
-                self.take(message)
+                self.handle(message)
         while "stays" in START:
             signal.pause()
 
-    def take(self, message: dict[str, Any]) -> None:
+    def handle(self, message: dict[str, Any]) -> None:
         method, params = message["method"], message.get("params") or {}
         if method.startswith("textDocument/did"):
-            self.told(method, params)
+            self.published(method, params)
         elif "id" in message and not ("deaf" in words("how") and method != "shutdown"):
             answer = self.answer(method, params)
             if answer is not None:
@@ -106,7 +104,7 @@ class Server:
             send({"id": 903, "method": "workspace/configuration", "params": {"items": [{"section": "our.part"}]}})
             send({"id": 904, "method": "workspace/somethingNew", "params": {}})
 
-    def told(self, method: str, params: dict[str, Any]) -> None:
+    def published(self, method: str, params: dict[str, Any]) -> None:
         document = params["textDocument"]
         uri, how = document["uri"], words("how")
         if method.endswith("didClose"):
@@ -147,7 +145,7 @@ class Server:
         uri = params.get("textDocument", {}).get("uri", "")
         text = self.texts.get(uri, "")
         if method == "initialize":
-            return self.greet()
+            return self.initialize()
         if method == "textDocument/diagnostic":
             if words("how") & {"silent"}:
                 return None
@@ -172,7 +170,7 @@ class Server:
         match = next(item for item in re.finditer(r"\w+", line) if units(line[: item.start()]) == place["character"])
         return match.group()
 
-    def greet(self) -> dict[str, Any] | None:
+    def initialize(self) -> dict[str, Any] | None:
         if "hang" in START:
             return None
         if "crash" in START:

@@ -1,4 +1,4 @@
-"""`holdfast lsp`, as somebody types it."""
+"""The command `holdfast lsp`."""
 
 import json
 import sys
@@ -35,16 +35,16 @@ filetypes = ["zz"]
 """
     )
     (home.work / "a.zz").write_text("BAD\n")
-    head, *rows = home.say("lsp").splitlines()
+    head, *rows = home.stdout_of("lsp").splitlines()
     assert head.split() == ["SERVER", "STATE", "FOUND"]
     assert [row.split() for row in rows] == [["missing", "unstarted"], ["ours", "unstarted"]]
     nothing = home.call("lsp", "start", "b.zz")
     assert (nothing.returncode, nothing.stderr) == (4, "holdfast: There is no file b.zz.\n")
-    started = home.say("lsp", "start", "a.zz")
+    started = home.stdout_of("lsp", "start", "a.zz")
     assert "no-such-program is not installed" in started
-    states = {item["name"]: item["state"] for item in json.loads(home.say("lsp", "list", "--json"))}
+    states = {item["name"]: item["state"] for item in json.loads(home.stdout_of("lsp", "list", "--json"))}
     assert states == {"missing": "error", "ours": "ready"}
-    assert home.say("lsp", "restart", "ours").splitlines()[1].split()[:2] == ["ours", "ready"]
+    assert home.stdout_of("lsp", "restart", "ours").splitlines()[1].split()[:2] == ["ours", "ready"]
     failed = home.call("lsp", "restart")
     assert failed.returncode == 4
     assert "holdfast lsp logs" in failed.stderr
@@ -53,6 +53,6 @@ filetypes = ["zz"]
     assert "debug_lsp" in log.stderr
     unknown = home.call("lsp", "logs", "nobody")
     assert (unknown.returncode, "Traceback" in unknown.stderr) == (4, False)
-    told = home.call("doctor").stdout
-    assert "lsp.missing does not run: no-such-program is not installed" in told
-    assert ".config/holdfast/config.toml:" in told
+    published = home.call("doctor").stdout
+    assert "lsp.missing does not run: no-such-program is not installed" in published
+    assert ".config/holdfast/config.toml:" in published

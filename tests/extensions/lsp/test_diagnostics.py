@@ -1,4 +1,4 @@
-"""What is found wrong: kept, bounded, told; and files that change on the disk."""
+"""Diagnostics: stored, bounded, published; and files that change on the disk."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def found(message: str = "m", line: int = 0, severity: int | None = 1) -> Diagno
     return Diagnostic(Range(Position(line, 0), Position(line, 1)), message, severity, "c", "s", (1,))
 
 
-def test_what_was_told_and_what_was_answered_are_kept_apart() -> None:
+def test_published_and_pulled_diagnostics_are_separate() -> None:
     findings = DiagnosticStore()
     findings.replace("pushed", "u", [found("a"), found("b")])
     findings.replace("pulled", "u", [found("b"), found("c")])
@@ -35,7 +35,7 @@ def test_what_was_told_and_what_was_answered_are_kept_apart() -> None:
     assert (findings.all(), findings.count) == ({}, 0)
 
 
-def test_a_server_is_believed_up_to_a_point() -> None:
+def test_diagnostics_are_bounded() -> None:
     findings = DiagnosticStore()
     for number in range(2_500):
         findings.replace("pushed", f"u{number}", [found()] * 3)
@@ -46,7 +46,7 @@ def test_a_server_is_believed_up_to_a_point() -> None:
     assert findings.count == 0
 
 
-def test_words() -> None:
+def test_diagnostic_text() -> None:
     items = [
         (found("two\n  lines", 4, 2), 7),
         (found("x" * 600, 1, None), 0),
@@ -65,7 +65,7 @@ def test_words() -> None:
     assert text.endswith("(6 more)\n</project_diagnostics>\n(file: 1 warning; project: 8 errors, 4 warnings, 4 others)")
 
 
-def test_settings_by_their_dotted_name() -> None:
+def test_settings_by_dotted_name() -> None:
     options = {"python": {"analysis": {"x": 1}}, "a.b": 2}
     assert configuration_section(options, "python.analysis") == {"x": 1}
     assert configuration_section(options, "a.b") == 2
@@ -74,14 +74,14 @@ def test_settings_by_their_dotted_name() -> None:
     assert configuration_section({}, "") is None
 
 
-def test_the_file_that_was_used_least_is_closed() -> None:
+def test_least_recently_used_file_is_closed() -> None:
     said: list[tuple[str, str]] = []
 
-    def tell(method: str, params: object) -> None:
+    def notify(method: str, params: object) -> None:
         assert isinstance(params, dict)
         said.append((method.rpartition("/")[2], params["textDocument"]["uri"]))
 
-    documents = Documents(tell)
+    documents = Documents(notify)
     for number in range(64):
         assert documents.sync(f"/{number}.py", "x")
     assert not documents.sync("/0.py", "x")
@@ -97,7 +97,7 @@ def test_the_file_that_was_used_least_is_closed() -> None:
     assert documents.open["/big2.py"].version == 2
 
 
-def test_a_look_at_the_disk(tmp_path: Path) -> None:
+def test_disk_scan(tmp_path: Path) -> None:
     for name in ("a.py", "d/b.py", "node_modules/c.py", ".git/x"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1")
@@ -116,7 +116,7 @@ def test_a_look_at_the_disk(tmp_path: Path) -> None:
     assert compare_scans(hurried, scan_files(str(tmp_path))) == [], "and may have been there"
 
 
-def test_who_wants_to_hear_of_what() -> None:
+def test_watched_file_patterns() -> None:
     every = [Change("/w/a.py", 2), Change("/w/x/b.ts", 1), Change("/elsewhere/c.py", 1)]
 
     def fit(pattern: object) -> list[str]:
@@ -133,7 +133,7 @@ def test_who_wants_to_hear_of_what() -> None:
     assert fit("{a,b" + "{a,b}" * 20 + "}") == ["nothing"]
 
 
-def test_one_message_without_sense_is_not_the_end() -> None:
+def test_invalid_message_does_not_end_connection() -> None:
     said: list[str] = []
     talk = ServerSession(ServerConfig("x", ("x",)), "/w", said.append)
     for method, params in (

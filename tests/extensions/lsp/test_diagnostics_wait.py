@@ -1,4 +1,4 @@
-"""How long a change waits: never longer than it says, whatever a server does. On a clock of our own."""
+"""Wait after a change: never longer than its limit, whatever a server does. In virtual time."""
 
 import asyncio
 import itertools
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.diagnostics_wait import (
     AFTER_CHANGE,
     ON_REQUEST,
@@ -43,7 +43,7 @@ moments = st.floats(0, 100)
         st.integers(0, 5),
     ),
 )
-def test_nobody_waits_longer_than_the_bound(times: WaitLimits, begun: float, progress: Progress) -> None:
+def test_wait_never_exceeds_bound(times: WaitLimits, begun: float, progress: Progress) -> None:
     assert deadline(begun, progress, times) <= begun + times.overall
 
 
@@ -68,10 +68,10 @@ _numbers = itertools.count()
 
 
 class _Peer:
-    """Says nothing by itself."""
+    """Peer that sends nothing by itself."""
 
-    def tell(self, method: str, params: object) -> None:
-        """Nobody listens."""
+    def notify(self, method: str, params: object) -> None:
+        """Discard the notification."""
 
 
 async def _never(*_: object) -> LaunchSpec:
@@ -89,11 +89,11 @@ def server_of() -> LanguageServer:
 
 
 def ready(server: LanguageServer) -> ServerSession:
-    """It comes up, as far as anybody can see."""
+    """Bring the server to the ready state."""
     talk = ServerSession(server.config, "/w", server._on_change)
     talk._connection = _Peer()  # type: ignore[assignment]
     server.session = talk
-    server.dispatch(server_state.Started(server.status.launch, asyncio.get_running_loop().time()))
+    server.dispatch(server_lifecycle.Started(server.status.launch, asyncio.get_running_loop().time()))
     return talk
 
 
@@ -103,7 +103,7 @@ def publish(talk: ServerSession, version: int, path: str = PATH) -> None:
 
 
 async def took(server: LanguageServer, *plan: tuple[float, Callable[[], object]]) -> tuple[bool, float]:
-    """How long a change waits, while these things happen at these times; and whether it was answered."""
+    """Return how long a change waits while these actions happen at these times, and whether it was answered."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     for after, act in plan:
@@ -112,7 +112,7 @@ async def took(server: LanguageServer, *plan: tuple[float, Callable[[], object]]
     return answered, round(loop.time() - begun, 3)
 
 
-def test_a_server_that_answers_is_waited_for_until_it_is_quiet() -> None:
+def test_answering_server_is_awaited_until_quiet() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
@@ -128,7 +128,7 @@ def test_a_server_that_answers_is_waited_for_until_it_is_quiet() -> None:
     in_virtual_time(walk)
 
 
-def test_what_it_says_of_other_files_is_no_answer_but_may_be_more_of_one() -> None:
+def test_diagnostics_of_other_files_extend_answer_only() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
@@ -143,7 +143,7 @@ def test_what_it_says_of_other_files_is_no_answer_but_may_be_more_of_one() -> No
     in_virtual_time(walk)
 
 
-def test_a_silent_one_costs_a_second_twice_and_nothing_after_that() -> None:
+def test_silent_server_is_awaited_twice_only() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
@@ -158,13 +158,13 @@ def test_a_silent_one_costs_a_second_twice_and_nothing_after_that() -> None:
     in_virtual_time(walk)
 
 
-def test_one_that_starts_is_waited_for_and_all_changes_together_wait_no_longer() -> None:
+def test_starting_server_is_awaited_once_for_all_changes() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
         assert await took(server) == (False, 5.0)
         assert await took(server) == (False, 0.0), "its time is up, for everybody"
-        server.dispatch(server_state.Restart())
+        server.dispatch(server_lifecycle.Restart())
         steps = ((2.0, lambda: ready(server)), (3.5, lambda: publish(server.session, 1)))  # type: ignore[arg-type]
         assert await took(server, *steps) == (True, 3.8)
         await server.close()
@@ -172,9 +172,9 @@ def test_one_that_starts_is_waited_for_and_all_changes_together_wait_no_longer()
     in_virtual_time(walk)
 
 
-def test_one_that_dies_or_is_stopped_is_not_waited_for() -> None:
+def test_ended_server_is_not_awaited() -> None:
     async def walk() -> None:
-        for event in (lambda n: server_state.Exited(n, 0, "x"), lambda _: server_state.Stop()):
+        for event in (lambda n: server_lifecycle.Exited(n, 0, "x"), lambda _: server_lifecycle.Stop()):
             server = server_of()
             server.request_start()
             ready(server)
@@ -185,7 +185,7 @@ def test_one_that_dies_or_is_stopped_is_not_waited_for() -> None:
     in_virtual_time(walk)
 
 
-def test_one_that_works_is_given_all_the_time_there_is() -> None:
+def test_busy_server_is_awaited_up_to_limit() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
@@ -200,7 +200,7 @@ def test_one_that_works_is_given_all_the_time_there_is() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_one_that_wants_to_be_asked(answers: bool) -> None:
+def test_pull_diagnostics(answers: bool) -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
@@ -219,7 +219,7 @@ def test_one_that_wants_to_be_asked(answers: bool) -> None:
     in_virtual_time(walk)
 
 
-def test_several_waits_at_once() -> None:
+def test_concurrent_waits() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()

@@ -1,4 +1,4 @@
-"""One conversation with a language server whose pipes are memory: numbers, limits, pauses, the end. In virtual time."""
+"""Connection to a language server with in-memory pipes: ids, limits, pauses, the end. In virtual time."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from holdfast.workspace.process.guard import CannotStart
 
 
 class _Child:
-    """A process: what it was sent, and when it was killed and closed."""
+    """A process that records its input and the times at which it was killed and closed."""
 
     def __init__(self) -> None:
         self.stdin = self
@@ -48,28 +48,28 @@ class _Child:
         self.steps.append("close")
 
 
-class Stage:
+class PeerFixture:
     """A peer with such a process."""
 
     def __init__(self, answer: object = None) -> None:
         self.child = _Child()
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.gone: list[str] = []
         self.printed: list[str] = []
         self.traced: list[tuple[str, str]] = []
         self.answer = answer
         given = cast("Any", self.child)
-        self.peer = LspConnection(given, self.hear, self.gone.append, self.printed.append, self.trace)
+        self.peer = LspConnection(given, self.receive, self.gone.append, self.printed.append, self.trace)
         self.peer.start()
 
-    def hear(self, heard: lsp_connection.Incoming) -> object:
-        self.heard.append(heard.method)
+    def receive(self, received: lsp_connection.Incoming) -> object:
+        self.received.append(received.method)
         return self.answer
 
     def trace(self, what: str, text: str) -> None:
         self.traced.append((what, text))
 
-    def say(self, **message: Any) -> None:  # noqa: ANN401
+    def send(self, **message: Any) -> None:  # noqa: ANN401
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
         self.child.stdout.feed_data(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
 
@@ -77,42 +77,42 @@ class Stage:
         return [(item.method, item.id) for item in self.child.sent]
 
 
-def staged(life: Any, answer: object = None) -> None:  # noqa: ANN401
+def run_with_peer(scenario: Any, answer: object = None) -> None:  # noqa: ANN401
     async def main() -> None:
-        stage = Stage(answer)
-        work: Coroutine[Any, Any, None] = life(stage)
+        fixture = PeerFixture(answer)
+        work: Coroutine[Any, Any, None] = scenario(fixture)
         await work
-        await stage.peer.close()
-        assert stage.child.steps == ["kill", "close"]
+        await fixture.peer.close()
+        assert fixture.child.steps == ["kill", "close"]
 
     in_virtual_time(main)
 
 
-def test_questions_are_numbered_and_answered_in_any_order() -> None:
-    async def life(stage: Stage) -> None:
-        first, second = start(stage.peer.request("a", {}, 5)), start(stage.peer.request("b", {}, 5))
+def test_requests_are_numbered_and_answered_in_any_order() -> None:
+    async def scenario(fixture: PeerFixture) -> None:
+        first, second = start(fixture.peer.request("a", {}, 5)), start(fixture.peer.request("b", {}, 5))
         await elapse(1)
-        assert stage.sent() == [("a", 1), ("b", 2)]
-        stage.say(id=2, result="two")
-        stage.say(id=9, result="no question")
-        stage.say(id="1", result="no number")
-        stage.say(id=1, error={"code": 3, "message": "x" * 501})
+        assert fixture.sent() == [("a", 1), ("b", 2)]
+        fixture.send(id=2, result="two")
+        fixture.send(id=9, result="no question")
+        fixture.send(id="1", result="no number")
+        fixture.send(id=1, error={"code": 3, "message": "x" * 501})
         assert bytes(await second) == b'"two"'
         with pytest.raises(RequestRefused) as caught:
             await first
         assert str(caught.value) == f"The language server refused: {'x' * 500}"
-        stage.say(id=1, result="too late")
+        fixture.send(id=1, result="too late")
         await elapse(1)
-        assert stage.sent()[2:] == [], "an answered question is not cancelled"
-        assert (stage.gone, stage.peer._pending) == ([], {})
+        assert fixture.sent()[2:] == [], "an answered question is not cancelled"
+        assert (fixture.gone, fixture.peer._pending) == ([], {})
 
-    staged(life)
+    run_with_peer(scenario)
 
 
 @pytest.mark.parametrize("way", ["late", "cancelled"])
-def test_a_question_without_an_answer_is_cancelled_at_the_server(way: str) -> None:
-    async def life(stage: Stage) -> None:
-        asking = start(stage.peer.request("slow", {}, 2.5))
+def test_unanswered_request_is_cancelled_at_server(way: str) -> None:
+    async def scenario(fixture: PeerFixture) -> None:
+        asking = start(fixture.peer.request("slow", {}, 2.5))
         await elapse(2.4)
         assert not asking.done()
         if way == "cancelled":
@@ -126,39 +126,39 @@ def test_a_question_without_an_answer_is_cancelled_at_the_server(way: str) -> No
             assert asyncio.get_running_loop().time() == 2.5
         await elapse(0)
         await elapse(0)
-        assert stage.sent()[1:] == [("$/cancelRequest", None)]
-        assert json.loads(bytes(stage.child.sent[1].params)) == {"id": 1}
-        assert stage.peer._pending == {}
+        assert fixture.sent()[1:] == [("$/cancelRequest", None)]
+        assert json.loads(bytes(fixture.child.sent[1].params)) == {"id": 1}
+        assert fixture.peer._pending == {}
 
-    staged(life)
+    run_with_peer(scenario)
 
 
 @pytest.mark.parametrize(
     ("answer", "result", "code"),
     [({"a": 1}, b'{"a":1}', None), (None, b"null", None), (NotImplemented, b"null", -32601)],
 )
-def test_a_question_of_the_server(answer: object, result: bytes, code: int | None) -> None:
-    async def life(stage: Stage) -> None:
-        stage.say(method="notice")
-        stage.say(method="question", id=0)
-        stage.say(method="question", id="x")
+def test_request_of_server(answer: object, result: bytes, code: int | None) -> None:
+    async def scenario(fixture: PeerFixture) -> None:
+        fixture.send(method="notice")
+        fixture.send(method="question", id=0)
+        fixture.send(method="question", id="x")
         await elapse(1)
-        assert stage.heard == ["notice", "question", "question"]
-        replies = [(item.id, bytes(item.result), item.error and item.error.code) for item in stage.child.sent]
+        assert fixture.received == ["notice", "question", "question"]
+        replies = [(item.id, bytes(item.result), item.error and item.error.code) for item in fixture.child.sent]
         assert replies == [(0, result, code), ("x", result, code)], "a notice has no reply"
 
-    staged(life, answer)
+    run_with_peer(scenario, answer)
 
 
-def test_all_that_goes_over_the_wire_is_traced() -> None:
-    async def life(stage: Stage) -> None:
-        stage.peer.notify("m", {"a": "ä"})
-        stage.say(method="n", params=[1])
-        stage.say(id=5, result=2)
-        stage.say(id=5, error={"code": 1, "message": "no"})
-        stage.child.stderr.feed_data(b"words\xff")
+def test_all_messages_are_traced() -> None:
+    async def scenario(fixture: PeerFixture) -> None:
+        fixture.peer.notify("m", {"a": "ä"})
+        fixture.send(method="n", params=[1])
+        fixture.send(id=5, result=2)
+        fixture.send(id=5, error={"code": 1, "message": "no"})
+        fixture.child.stderr.feed_data(b"words\xff")
         await elapse(1)
-        assert sorted(stage.traced) == sorted(
+        assert sorted(fixture.traced) == sorted(
             [
                 ("-> m", '{"jsonrpc":"2.0","method":"m","params":{"a":"ä"}}'),
                 ("<- n", "[1]"),
@@ -167,47 +167,47 @@ def test_all_that_goes_over_the_wire_is_traced() -> None:
                 ("<- stderr", "words\ufffd"),
             ]
         )
-        assert stage.printed == ["words\ufffd"]
+        assert fixture.printed == ["words\ufffd"]
 
-    staged(life)
+    run_with_peer(scenario)
 
 
-def test_a_server_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(lsp_connection.encode_notification("m", {}))
     monkeypatch.setattr(module, "_MAX_QUEUED_BYTES", 3 * size)
 
-    async def life(stage: Stage) -> None:
+    async def scenario(fixture: PeerFixture) -> None:
         for _ in range(10):
-            stage.peer.notify("m", {})
+            fixture.peer.notify("m", {})
             await elapse(1)
-        assert stage.gone == [], "what was read does not count"
-        stage.child.is_deaf = True
+        assert fixture.gone == [], "what was read does not count"
+        fixture.child.is_deaf = True
         for _ in range(3):
-            stage.peer.notify("m", {})
+            fixture.peer.notify("m", {})
         await elapse(1)
-        assert not stage.peer.is_closed
-        stage.peer.notify("m", {})
-        assert (stage.peer.is_closed, stage.gone) == (True, ["It does not read what it is told."])
+        assert not fixture.peer.is_closed
+        fixture.peer.notify("m", {})
+        assert (fixture.peer.is_closed, fixture.gone) == (True, ["It does not read what it is told."])
 
-    staged(life)
+    run_with_peer(scenario)
 
 
 def test_a_flood_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause comes after more messages than a burst, and the count begins anew after it."""
+    """The pause follows more messages than a burst, and the count restarts after it."""
     monkeypatch.setattr(module, "_BURST_MESSAGES", 3)
 
-    async def life(stage: Stage) -> None:
+    async def scenario(fixture: PeerFixture) -> None:
         for count, is_paused in ((3, False), (1, True), (3, False), (2, True), (0, False)):
             for _ in range(count):
-                stage.say(method="m")
+                fixture.send(method="m")
             await elapse(0.049)
-            is_reading = cast("Any", stage.child.stdout)._waiter is not None
+            is_reading = cast("Any", fixture.child.stdout)._waiter is not None
             assert is_reading == (not is_paused), count
             await elapse(0.002)
-            assert cast("Any", stage.child.stdout)._waiter is not None
-        assert len(stage.heard) == 9
+            assert cast("Any", fixture.child.stdout)._waiter is not None
+        assert len(fixture.received) == 9
 
-    staged(life)
+    run_with_peer(scenario)
 
 
 @pytest.mark.parametrize(
@@ -222,38 +222,38 @@ def test_a_flood_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"cannot find it\n" + b"z\n" * 1_000, "It ended with exit code 3. Its last words: z"),
     ],
 )
-def test_the_end_has_the_last_words(words: bytes, expected: str) -> None:
-    async def life(stage: Stage) -> None:
-        asking = start(stage.peer.request("a", {}, 5))
+def test_end_includes_last_stderr_lines(words: bytes, expected: str) -> None:
+    async def scenario(fixture: PeerFixture) -> None:
+        asking = start(fixture.peer.request("a", {}, 5))
         await elapse(0.1)
-        stage.child.end.set_result(3)
+        fixture.child.end.set_result(3)
         await elapse(0.1)
-        # What it printed may arrive after its end.
-        assert stage.gone == []
-        stage.child.stderr.feed_data(words)
-        stage.child.stderr.feed_eof()
+        # Its output may arrive after its end.
+        assert fixture.gone == []
+        fixture.child.stderr.feed_data(words)
+        fixture.child.stderr.feed_eof()
         with pytest.raises(ConnectionClosed):
             await asking
-        assert stage.gone == [expected]
+        assert fixture.gone == [expected]
         with pytest.raises(ConnectionClosed):
-            await stage.peer.request("b", {}, 5)
-        stage.peer.notify("c", {})
-        stage.say(method="ignored")
+            await fixture.peer.request("b", {}, 5)
+        fixture.peer.notify("c", {})
+        fixture.send(method="ignored")
         await elapse(1)
-        assert (stage.sent(), stage.heard, stage.gone) == ([("a", 1)], [], [expected])
+        assert (fixture.sent(), fixture.received, fixture.gone) == ([("a", 1)], [], [expected])
 
-    staged(life)
+    run_with_peer(scenario)
 
 
-def test_the_last_words_are_waited_for_a_moment() -> None:
-    async def life(stage: Stage) -> None:
-        stage.child.end.set_result(1)
+def test_last_stderr_lines_are_awaited_briefly() -> None:
+    async def scenario(fixture: PeerFixture) -> None:
+        fixture.child.end.set_result(1)
         await elapse(0.19)
-        assert stage.gone == []
+        assert fixture.gone == []
         await elapse(0.02)
-        assert stage.gone == ["It ended with exit code 1."]
+        assert fixture.gone == ["It ended with exit code 1."]
 
-    staged(life)
+    run_with_peer(scenario)
 
 
 @pytest.mark.parametrize(
@@ -264,44 +264,44 @@ def test_the_last_words_are_waited_for_a_moment() -> None:
     ],
 )
 def test_other_ends(data: bytes | None, expected: str) -> None:
-    async def life(stage: Stage) -> None:
+    async def scenario(fixture: PeerFixture) -> None:
         if data is None:
-            stage.child.end.set_exception(CannotStart("no sandbox"))
+            fixture.child.end.set_exception(CannotStart("no sandbox"))
         else:
-            stage.child.stdout.feed_data(data)
+            fixture.child.stdout.feed_data(data)
         await elapse(0.3)
-        assert stage.gone == [expected]
+        assert fixture.gone == [expected]
 
-    staged(life)
+    run_with_peer(scenario)
 
 
 @pytest.mark.parametrize("way", ["answers", "silent", "refuses", "over"])
-def test_a_polite_end(way: str) -> None:
+def test_orderly_shutdown(way: str) -> None:
     async def main() -> None:
-        stage = Stage()
+        fixture = PeerFixture()
         loop = asyncio.get_running_loop()
         if way == "over":
-            stage.child.end.set_result(0)
+            fixture.child.end.set_result(0)
             await elapse(1)
         began = loop.time()
-        closing = start(stage.peer.close(2.0))
+        closing = start(fixture.peer.close(2.0))
         await elapse(0.5)
         if way in ("answers", "refuses"):
-            stage.say(id=1, **({"result": None} if way == "answers" else {"error": {"code": 1, "message": "no"}}))
+            fixture.send(id=1, **({"result": None} if way == "answers" else {"error": {"code": 1, "message": "no"}}))
         await closing
-        methods = [method for method, _ in stage.sent()]
+        methods = [method for method, _ in fixture.sent()]
         assert methods == {"answers": ["shutdown", "exit"], "over": []}.get(way, ["shutdown"])
         assert loop.time() - began == {"answers": 2.5, "silent": 2.0, "refuses": 0.5, "over": 0.5}[way]
-        assert (stage.child.steps, stage.peer.is_closed) == (["kill", "close"], True)
+        assert (fixture.child.steps, fixture.peer.is_closed) == (["kill", "close"], True)
 
     in_virtual_time(main)
 
 
-def test_the_errors_are_errors_of_tools() -> None:
+def test_errors_are_tool_errors() -> None:
     assert all(issubclass(kind, ToolError) for kind in (ConnectionClosed, RequestTimeout, RequestRefused))
 
 
-# Bounds of messages
+# Limits of messages
 
 
 def framed(body: bytes, head: bytes = b"") -> bytes:
@@ -334,6 +334,6 @@ def test_bounds_of_a_head(length: int, is_taken: bool) -> None:
             lsp_connection.FrameParser().feed(head + b"\r\n\r\n{}")
 
 
-def test_a_body_too_deep_is_garbage() -> None:
+def test_too_deeply_nested_body_is_invalid() -> None:
     with pytest.raises(lsp_connection.ProtocolError, match="no JSON-RPC"):
         lsp_connection.FrameParser().feed(framed(b'{"params":' + b"[" * 100_000 + b"]" * 100_000 + b"}"))

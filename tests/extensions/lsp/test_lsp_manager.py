@@ -1,4 +1,4 @@
-"""A language server of ours behind the real Holdfast server: what it says, and what it does when it is bad."""
+"""A scripted language server behind the real Holdfast server: its results and its misbehaviour."""
 
 import asyncio
 import json
@@ -6,33 +6,33 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import until
 from extensions.lsp.lsp_workspace import LspWorkspace, edit, lsp_workspace, view, write
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, LspEvent
 from holdfast.domain.extensions import NEVER, LspState
 from holdfast.domain.ids import SessionId
-from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
+from holdfast.testing.gates import until
 from server.helpers import RawStream, read_until
 
 SHORT = WaitLimits(0.5, 0.2, 0.05)
-"""When a server is bad, and it is known how that ends."""
+"""For misbehaving servers, where the outcome is known."""
 
 
-async def begun(lsp: LspWorkspace, text: str = "one\n") -> SessionId:
-    """A session that has read `a.zz`, and a server that is ready."""
+async def start_session(lsp: LspWorkspace, text: str = "one\n") -> SessionId:
+    """Return a session that has read `a.zz` with a ready server."""
     (lsp.project / "a.zz").write_text(text)
     session = await lsp.one.session()
-    await lsp.says(view("a.zz"), session)
-    await lsp.comes_to(LspState.READY)
+    await lsp.call_tool(view("a.zz"), session)
+    await lsp.wait_for_server_state(LspState.READY)
     return session
 
 
-async def test_an_error_is_told_with_the_edit_that_made_it_and_gone_with_the_one_that_mends_it() -> None:
+async def test_error_is_reported_by_edit_that_causes_it_until_fixed() -> None:
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
-        bad = await lsp.says(edit("a.zz", "one", "😀 BAD and ODD"), session)
+        session = await start_session(lsp)
+        bad = await lsp.call_tool(edit("a.zz", "one", "😀 BAD and ODD"), session)
         assert bad.splitlines()[1:] == [
             "<file_diagnostics>",
             "error a.zz:1:3 BAD is here [ours bad]",
@@ -40,30 +40,30 @@ async def test_an_error_is_told_with_the_edit_that_made_it_and_gone_with_the_one
             "</file_diagnostics>",
             "(file: 1 error, 1 warning)",
         ]
-        seen = await lsp.says(view("a.zz"), session)
+        seen = await lsp.call_tool(view("a.zz"), session)
         assert "error a.zz:1:3 BAD is here" in seen
-        elsewhere = await lsp.says(write("b.zz", "fine\n"), session)
+        elsewhere = await lsp.call_tool(write("b.zz", "fine\n"), session)
         assert elsewhere.splitlines()[1:] == [
             "<project_diagnostics>",
             "error a.zz:1:3 BAD is here [ours bad]",
             "</project_diagnostics>",
             "(project: 1 error)",
         ]
-        good = await lsp.says(edit("a.zz", "BAD and ODD", "well"), session)
+        good = await lsp.call_tool(edit("a.zz", "BAD and ODD", "well"), session)
         assert len(good.splitlines()) == 1
         many = ("multiedit", {"file_path": "a.zz", "edits": [{"old_string": "well", "new_string": "BAD\n" * 12}]})
-        cut = await lsp.says(many, session)
+        cut = await lsp.call_tool(many, session)
         assert cut.count("BAD is here") == 10
         assert "(2 more)" in cut
         assert "(file: 12 errors)" in cut
 
 
-async def test_what_a_server_is_told_in_which_order() -> None:
+async def test_order_of_messages_to_server() -> None:
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
+        session = await start_session(lsp)
         for word in ("two", "three"):
-            await lsp.says(write("a.zz", f"{word}\n"), session)
-        said = [message for message in lsp.heard() if message.get("method", "").startswith("textDocument/did")]
+            await lsp.call_tool(write("a.zz", f"{word}\n"), session)
+        said = [message for message in lsp.received() if message.get("method", "").startswith("textDocument/did")]
         uri = (lsp.project / "a.zz").as_uri()
         assert all(message["params"]["textDocument"]["uri"] == uri for message in said)
         opened, changed, saved, *rest = said
@@ -74,59 +74,59 @@ async def test_what_a_server_is_told_in_which_order() -> None:
         assert changed["params"]["contentChanges"] == [{"text": "two\n"}]
         assert saved["params"]["text"] == "two\n"
         assert [message["method"].rpartition("/")[2] for message in rest] == ["didChange", "didSave"]
-        first, second = lsp.heard()[:2]
+        first, second = lsp.received()[:2]
         assert (first["method"], second["method"]) == ("initialize", "initialized")
         assert first["params"]["processId"] is None
         assert first["params"]["rootUri"] == lsp.project.as_uri()
 
 
-async def test_what_a_server_asks_is_answered() -> None:
+async def test_requests_of_server_are_answered() -> None:
     async with lsp_workspace() as lsp:
-        await lsp.set_up(options={"our": {"part": {"x": 1}}}, init_options={"fast": True})
-        await begun(lsp)
-        await until(lambda: sum("method" not in message for message in lsp.heard()) == 3)
-        answers = {message["id"]: message for message in lsp.heard() if "method" not in message}
+        await lsp.configure_server(options={"our": {"part": {"x": 1}}}, init_options={"fast": True})
+        await start_session(lsp)
+        await until(lambda: sum("method" not in message for message in lsp.received()) == 3)
+        answers = {message["id"]: message for message in lsp.received() if "method" not in message}
         assert answers[902]["result"] is None
         assert answers[903]["result"] == [{"x": 1}]
         assert answers[904]["error"]["code"] == -32601
-        assert lsp.heard("initialize")[0]["params"]["initializationOptions"] == {"fast": True}
-        settings = lsp.heard("workspace/didChangeConfiguration")[0]["params"]["settings"]
+        assert lsp.received("initialize")[0]["params"]["initializationOptions"] == {"fast": True}
+        settings = lsp.received("workspace/didChangeConfiguration")[0]["params"]["settings"]
         assert settings == {"our": {"part": {"x": 1}}}
 
 
 @pytest.mark.parametrize("start", ["pull", "late-pull", "utf-8"])
-async def test_other_ways_to_be_told(start: str) -> None:
-    """A server that wants to be asked, one that says so after a while, one that counts bytes."""
+async def test_other_diagnostic_modes(start: str) -> None:
+    """Pull diagnostics, pull diagnostics registered late, and UTF-8 positions."""
     async with lsp_workspace() as lsp:
         lsp.start(start)
-        session = await begun(lsp)
-        bad = await lsp.says(edit("a.zz", "one", "é😀 BAD"), session)
+        session = await start_session(lsp)
+        bad = await lsp.call_tool(edit("a.zz", "one", "é😀 BAD"), session)
         assert "error a.zz:1:4 BAD is here [ours bad]" in bad
-        good = await lsp.says(edit("a.zz", "BAD", "good"), session)
+        good = await lsp.call_tool(edit("a.zz", "BAD", "good"), session)
         assert "BAD" not in good
-        assert bool(lsp.heard("textDocument/diagnostic")) == ("pull" in start)
+        assert bool(lsp.received("textDocument/diagnostic")) == ("pull" in start)
 
 
-async def test_states_and_counts_are_told_to_everybody() -> None:
+async def test_states_and_counts_are_published() -> None:
     async with lsp_workspace() as lsp:
         one = lsp.one
         path = f"/v1/workspaces/{one.workspace}/events?client_id={one.client.client_id}"
         stock = await RawStream.open(one.server.address, path)
         async with one.client.events(one.workspace, since=0) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
-            session = await begun(lsp)
-            await lsp.says(edit("a.zz", "one", "BAD ODD"), session)
-            told = await read_until(
+            session = await start_session(lsp)
+            await lsp.call_tool(edit("a.zz", "one", "BAD ODD"), session)
+            published = await read_until(
                 events,
                 lambda item: isinstance(item.event, LspEvent) and item.event.change.object.diagnostic_count > 0,
             )
-        notices = [item.event.change.object for item in told if isinstance(item.event, LspEvent)]
+        notices = [item.event.change.object for item in published if isinstance(item.event, LspEvent)]
         assert [(notice.type, notice.state) for notice in notices] == [
             ("state_changed", LspState.STARTING),
             ("state_changed", LspState.READY),
             ("diagnostics_changed", LspState.READY),
         ]
-        assert all(item.number is None for item in told if isinstance(item.event, LspEvent))
+        assert all(item.number is None for item in published if isinstance(item.event, LspEvent))
         raw = await stock.until(lambda event: b"diagnostics_changed" in event.data)
         assert json.loads(raw.data) == {
             "type": "lsp_event",
@@ -145,7 +145,7 @@ async def test_the_routes() -> None:
         assert (info.state, info.connected_at, info.error) == (LspState.UNSTARTED, NEVER, "")
         (lsp.project / "a.zz").write_text("BAD\n")
         await client.start_lsps(workspace, "a.zz")
-        info = await lsp.comes_to(LspState.READY)
+        info = await lsp.wait_for_server_state(LspState.READY)
         assert info.connected_at > "2026"
         async with asyncio.timeout(20):
             while not (found := await client.lsp_diagnostics(workspace, "ours")):
@@ -161,19 +161,19 @@ async def test_the_routes() -> None:
         assert (await lsp.infos())["ours"].state == LspState.STOPPED
         assert await client.lsp_diagnostics(workspace, "ours") == {}
         assert (await client.restart_lsps(workspace, "ours")).names == ("ours",)
-        await lsp.comes_to(LspState.READY)
+        await lsp.wait_for_server_state(LspState.READY)
         with pytest.raises(ServerProblem) as caught:
             await client.restart_lsps(workspace, "nobody")
         assert caught.value.status == 404
         assert "ready" in (await client.lsp_log(workspace, "ours")).text
-        outside = Path(lsp.one.server.place.root) / "b.zz"
+        outside = Path(lsp.one.server.directory.root) / "b.zz"
         outside.write_text("x")
         await client.start_lsps(workspace, str(outside))
 
 
 @pytest.mark.parametrize("start", ["pull", "late-pull"])
-async def test_a_file_that_a_client_opens_is_looked_at(start: str) -> None:
-    """Also by servers that say nothing unless they are asked: their counts are there before anything is changed."""
+async def test_file_opened_by_client_is_diagnosed(start: str) -> None:
+    """Including pull servers: their counts exist before any change."""
     async with lsp_workspace() as lsp:
         lsp.start(start)
         (lsp.project / "a.zz").write_text("BAD\n")
@@ -184,55 +184,55 @@ async def test_a_file_that_a_client_opens_is_looked_at(start: str) -> None:
 
 
 @pytest.fixture
-def stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that went does not come back by itself."""
-    monkeypatch.setattr(server_state, "FIRST_DELAY", 1_000.0)
+def no_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prevent a server that ended from restarting by itself."""
+    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 1_000.0)
 
 
-@pytest.mark.usefixtures("stays_away")
-async def test_one_that_crashes_says_why() -> None:
-    """An edit that kills it is told at once, and waits for nobody."""
+@pytest.mark.usefixtures("no_restart")
+async def test_crash_is_reported_with_reason() -> None:
+    """The edit that kills it returns at once with the reason."""
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
-        lsp.how("crash")
-        said = await lsp.says(edit("a.zz", "one", "BAD"), session)
+        session = await start_session(lsp)
+        lsp.set_behaviour("crash")
+        said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
         assert "not answered" not in said
-        info = await lsp.comes_to(LspState.ERROR)
+        info = await lsp.wait_for_server_state(LspState.ERROR)
         assert info.error == "It ended with exit code 3. Its last words: the disk ate my homework"
-        told = await lsp.says(("lsp_diagnostics", {}), session)
-        assert "(ours does not run: It ended with exit code 3." in told
-        lsp.how()
-        assert await lsp.says(("lsp_restart", {"name": "ours"}), session) == "Restarting ours."
-        assert "BAD is here" in await lsp.says(("lsp_diagnostics", {"file_path": "a.zz"}), session)
+        published = await lsp.call_tool(("lsp_diagnostics", {}), session)
+        assert "(ours does not run: It ended with exit code 3." in published
+        lsp.set_behaviour()
+        assert await lsp.call_tool(("lsp_restart", {"name": "ours"}), session) == "Restarting ours."
+        assert "BAD is here" in await lsp.call_tool(("lsp_diagnostics", {"file_path": "a.zz"}), session)
 
 
-async def test_one_that_crashes_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_state, "FIRST_DELAY", 0.01)
+async def test_crashed_server_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 0.01)
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
-        lsp.how("crash")
-        await lsp.says(edit("a.zz", "one", "BAD"), session)
-        lsp.how()
-        await until(lambda: len(lsp.heard("initialized")) > 1)
-        await lsp.comes_to(LspState.READY)
-        assert "BAD is here" in await lsp.says(("lsp_diagnostics", {"file_path": "a.zz"}), session)
+        session = await start_session(lsp)
+        lsp.set_behaviour("crash")
+        await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
+        lsp.set_behaviour()
+        await until(lambda: len(lsp.received("initialized")) > 1)
+        await lsp.wait_for_server_state(LspState.READY)
+        assert "BAD is here" in await lsp.call_tool(("lsp_diagnostics", {"file_path": "a.zz"}), session)
 
 
-@pytest.mark.usefixtures("stays_away")
-async def test_one_that_cannot_start_says_why() -> None:
+@pytest.mark.usefixtures("no_restart")
+async def test_failed_start_is_reported_with_reason() -> None:
     async with lsp_workspace() as lsp:
         lsp.start("crash")
         (lsp.project / "a.zz").write_text("one\n")
         session = await lsp.one.session()
-        await lsp.says(view("a.zz"), session)
-        info = await lsp.comes_to(LspState.ERROR)
+        await lsp.call_tool(view("a.zz"), session)
+        info = await lsp.wait_for_server_state(LspState.ERROR)
         assert info.error == "It ended with exit code 7. Its last words: cannot find my settings"
         (failed,) = await lsp.do(("lsp_references", {"symbol": "one"}), session=session)
         assert failed.is_error
         assert "cannot find my settings" in failed.content
-        await lsp.set_up(command="no-such-program-here")
-        await lsp.says(view("a.zz"), session)
-        info = await lsp.comes_to(LspState.ERROR)
+        await lsp.configure_server(command="no-such-program-here")
+        await lsp.call_tool(view("a.zz"), session)
+        info = await lsp.wait_for_server_state(LspState.ERROR)
         assert info.error == "no-such-program-here is not installed, or not on the PATH: install it, or set command."
         health = await lsp.one.client.doctor(lsp.one.workspace, "language servers")
         (finding,) = health.findings
@@ -241,7 +241,7 @@ async def test_one_that_cannot_start_says_why() -> None:
         assert finding.file.endswith("config.json")
 
 
-async def test_one_that_could_not_be_started_is_found_before_a_file_calls_for_it() -> None:
+async def test_missing_program_is_detected_before_first_file() -> None:
     async with lsp_workspace() as lsp:
         client, workspace = lsp.one.client, lsp.one.workspace
         await client.config_set(workspace, "lsp.missing", {"command": "no-such-program", "filetypes": ["yy"]}, scope=1)
@@ -252,96 +252,98 @@ async def test_one_that_could_not_be_started_is_found_before_a_file_calls_for_it
         assert (await lsp.infos())["missing"].state == LspState.UNSTARTED
 
 
-@pytest.mark.parametrize("manners", ["hang", "silent", "busy", "deaf"])
-async def test_nobody_waits_for_one_that_does_not_answer(manners: str) -> None:
-    """However it is silent, the edit is told, with a word about who has not answered."""
+@pytest.mark.parametrize("behaviour", ["hang", "silent", "busy", "deaf"])
+async def test_unresponsive_server_does_not_delay_edit(behaviour: str) -> None:
+    """The edit returns in each case and names the server that did not answer."""
     async with lsp_workspace() as lsp:
-        lsp.start(*(["hang"] if manners == "hang" else ["pull"] if manners == "deaf" else []))
-        lsp.waits(SHORT)
+        lsp.start(*(["hang"] if behaviour == "hang" else ["pull"] if behaviour == "deaf" else []))
+        lsp.set_wait_limits(SHORT)
         (lsp.project / "a.zz").write_text("one\n")
         session = await lsp.one.session()
-        await lsp.says(view("a.zz"), session)
-        await lsp.comes_to(LspState.STARTING if manners == "hang" else LspState.READY)
-        lsp.how(manners)
-        said = await lsp.says(edit("a.zz", "one", "BAD"), session)
+        await lsp.call_tool(view("a.zz"), session)
+        await lsp.wait_for_server_state(LspState.STARTING if behaviour == "hang" else LspState.READY)
+        lsp.set_behaviour(behaviour)
+        said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
         assert said.splitlines()[1:] == ["(ours has not answered yet: call lsp_diagnostics to check again.)"]
 
 
-async def test_one_that_floods_is_believed_up_to_a_point() -> None:
+async def test_flood_of_diagnostics_is_bounded() -> None:
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
-        lsp.how("flood")
-        said = await lsp.says(edit("a.zz", "one", "BAD"), session)
+        session = await start_session(lsp)
+        lsp.set_behaviour("flood")
+        said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
         assert "error a.zz:1:1 BAD is here [ours bad]" in said
         assert len(said) < 1_000
         assert (await lsp.infos())["ours"].diagnostic_count == 3 * 500 + 1
         log = (await lsp.one.client.lsp_log(lsp.one.workspace, "ours")).text
         assert len(log.splitlines()) == 500
-        told = await lsp.says(("lsp_diagnostics", {}), session)
-        assert len(told.splitlines()) < 20
+        published = await lsp.call_tool(("lsp_diagnostics", {}), session)
+        assert len(published.splitlines()) < 20
 
 
-@pytest.mark.usefixtures("stays_away")
-async def test_one_that_talks_nonsense_is_ended() -> None:
+@pytest.mark.usefixtures("no_restart")
+async def test_server_with_invalid_messages_is_stopped() -> None:
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
-        lsp.how("garbage")
-        await lsp.says(edit("a.zz", "one", "BAD"), session)
-        info = await lsp.comes_to(LspState.ERROR)
+        session = await start_session(lsp)
+        lsp.set_behaviour("garbage")
+        await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
+        info = await lsp.wait_for_server_state(LspState.ERROR)
         assert info.error.startswith("It sent something else than messages: 'Segmentation fault, but politely")
 
 
-async def test_what_it_says_of_an_older_text_is_not_the_answer() -> None:
+async def test_diagnostics_of_older_version_are_not_the_answer() -> None:
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
-        lsp.waits(SHORT)
-        lsp.how("old")
-        said = await lsp.says(edit("a.zz", "one", "BAD"), session)
+        session = await start_session(lsp)
+        lsp.set_wait_limits(SHORT)
+        lsp.set_behaviour("old")
+        said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
         assert "has not answered yet" in said
 
 
-async def test_files_that_others_change_are_told() -> None:
-    """A command changes an open file and makes, changes and removes others: told when the server is asked next."""
+async def test_files_changed_by_commands_are_sent_to_server() -> None:
+    """A command changes an open file and creates, changes and removes others: sent before the next request to the
+    server.
+    """
     async with lsp_workspace() as lsp:
-        session = await begun(lsp, "ODD\n")
-        await lsp.says(("lsp_diagnostics", {"file_path": "a.zz"}), session)
+        session = await start_session(lsp, "ODD\n")
+        await lsp.call_tool(("lsp_diagnostics", {"file_path": "a.zz"}), session)
         (lsp.project / "a.zz").write_text("changed BAD\n")
         (lsp.project / "new.zz").write_text("x\n")
         (lsp.project / "other.txt").write_text("x\n")
-        told = await lsp.says(("lsp_diagnostics", {"file_path": "a.zz"}), session)
-        assert "error a.zz:1:9 BAD is here" in told
+        published = await lsp.call_tool(("lsp_diagnostics", {"file_path": "a.zz"}), session)
+        assert "error a.zz:1:9 BAD is here" in published
         (lsp.project / "new.zz").unlink()
-        await lsp.says(("lsp_diagnostics", {}), session)
-        # A notification has no answer: the server's own record says when it has arrived.
-        await until(lambda: len(lsp.heard("workspace/didChangeWatchedFiles")) == 2)
-        said = [message["params"]["changes"] for message in lsp.heard("workspace/didChangeWatchedFiles")]
+        await lsp.call_tool(("lsp_diagnostics", {}), session)
+        # A notification has no response: the record of the server shows its arrival.
+        await until(lambda: len(lsp.received("workspace/didChangeWatchedFiles")) == 2)
+        said = [message["params"]["changes"] for message in lsp.received("workspace/didChangeWatchedFiles")]
         names = [[(item["uri"].rpartition("/")[2], item["type"]) for item in items] for items in said]
         assert names == [[("a.zz", 2), ("new.zz", 1)], [("new.zz", 3)]]
 
 
-async def test_the_settings_say_who_works() -> None:
+async def test_settings_enable_and_disable_servers() -> None:
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
-        await lsp.set_up(disabled=True)
+        session = await start_session(lsp)
+        await lsp.configure_server(disabled=True)
         assert (await lsp.infos())["ours"].state == LspState.DISABLED
-        assert len((await lsp.says(edit("a.zz", "one", "BAD"), session)).splitlines()) == 1
+        assert len((await lsp.call_tool(edit("a.zz", "one", "BAD"), session)).splitlines()) == 1
         (refused,) = await lsp.do(("lsp_diagnostics", {"file_path": "a.zz"}), session=session)
         assert refused.is_error
-        await lsp.set_up()
-        assert "BAD is here" in await lsp.says(edit("a.zz", "BAD", "now BAD"), session)
+        await lsp.configure_server()
+        assert "BAD is here" in await lsp.call_tool(edit("a.zz", "BAD", "now BAD"), session)
         await lsp.one.client.config_remove(lsp.one.workspace, "lsp", scope=1)
         assert await lsp.infos() == {}
 
 
-async def test_models_are_told_of_them_where_there_is_one() -> None:
-    """And have the tools; a helper has those that only look."""
+async def test_system_prompt_mentions_language_servers_if_any() -> None:
+    """And have the tools; a sub-agent has the read-only ones."""
     async with lsp_workspace(is_set_up=False) as lsp:
-        session = await begun_without(lsp)
+        session = await start_session_without_server(lsp)
         asked = lsp.one.model.requests[-1]
         assert not [tool.name for tool in asked.tools if tool.name.startswith("lsp_")]
         assert "Language servers" not in asked.system
-        await lsp.set_up()
-        facts = await lsp.says(("holdfast_info", {}), session)
+        await lsp.configure_server()
+        facts = await lsp.call_tool(("holdfast_info", {}), session)
         assert "ours: unstarted" in facts
         asked = lsp.one.model.requests[-1]
         assert [tool.name for tool in asked.tools if tool.name.startswith("lsp_")] == [
@@ -349,30 +351,30 @@ async def test_models_are_told_of_them_where_there_is_one() -> None:
             "lsp_replace_symbol", "lsp_restart", "lsp_symbols",
         ]  # fmt: skip
         assert "Language servers know the code here." in asked.system
-        await lsp.says(("agent", {"prompt": "look"}), session)
+        await lsp.call_tool(("agent", {"prompt": "look"}), session)
         helpers = [{tool.name for tool in request.tools} for request in lsp.one.model.requests]
         assert any("lsp_symbols" in names and "lsp_rename" not in names for names in helpers)
         await lsp.one.client.config_set(lsp.one.workspace, "options.disabled_tools", ["lsp_rename"], scope=1)
-        await lsp.says(view("a.zz"), session)
+        await lsp.call_tool(view("a.zz"), session)
         assert "lsp_rename" not in {tool.name for tool in lsp.one.model.requests[-1].tools}
 
 
-async def begun_without(lsp: LspWorkspace) -> SessionId:
+async def start_session_without_server(lsp: LspWorkspace) -> SessionId:
     (lsp.project / "a.zz").write_text("one\n")
     session = await lsp.one.session()
-    await lsp.says(view("a.zz"), session)
+    await lsp.call_tool(view("a.zz"), session)
     return session
 
 
 async def test_a_cancel_does_not_wait_for_a_language_server() -> None:
-    """R5: the change has been made and is on record; what is wrong with it nobody hears any more."""
+    """R5: the change was made and stored; its diagnostics are not awaited."""
     async with lsp_workspace() as lsp:
-        session = await begun(lsp)
-        lsp.how("silent")
-        run = await lsp.one.ask(session, edit("a.zz", "one", "BAD"), edit("a.zz", "BAD", "two"))
-        await until(lambda: lsp.heard("textDocument/didChange"))
+        session = await start_session(lsp)
+        lsp.set_behaviour("silent")
+        run = await lsp.one.call_tools(session, edit("a.zz", "one", "BAD"), edit("a.zz", "BAD", "two"))
+        await until(lambda: lsp.received("textDocument/didChange"))
         await lsp.one.client.cancel_run(lsp.one.workspace, run.run_id)
-        assert (await lsp.one.end(run)).cancelled
+        assert (await lsp.one.run_end(run)).cancelled
         assert (lsp.project / "a.zz").read_text() == "BAD\n"
         versions = await lsp.one.client.list_history(lsp.one.workspace, session)
         assert [version.content for version in versions] == ["one\n", "BAD\n"]

@@ -1,4 +1,4 @@
-"""Positions as servers count them: UTF-16 units, bytes or code points."""
+"""Positions in the encodings of servers: UTF-16 units, bytes or code points."""
 
 import pytest
 from hypothesis import given
@@ -12,14 +12,14 @@ NAME = LINE.index("name")
 
 
 @pytest.mark.parametrize(("encoding", "character"), [("utf-16", 13), ("utf-32", 12), ("utf-8", 16)])
-def test_an_emoji_counts_as_the_server_says(encoding: str, character: int) -> None:
+def test_emoji_length_by_encoding(encoding: str, character: int) -> None:
     text = Text(f"a\r\n{LINE}\nb", encoding)
     assert text.position(1, NAME) == Position(1, character)
     assert text.column(Position(1, character)) == NAME
     assert text.text[text.index(Position(1, character)) :].startswith("name")
 
 
-def test_half_of_a_character_and_places_beyond_the_end() -> None:
+def test_positions_within_character_and_beyond_end() -> None:
     text = Text("😀x\rb")
     assert text.index(Position(0, 1)) == 0
     assert text.index(Position(0, 2)) == 1
@@ -30,7 +30,7 @@ def test_half_of_a_character_and_places_beyond_the_end() -> None:
 
 
 @given(st.text(alphabet="aé😀\n\r\t", max_size=40), st.data())
-def test_there_and_back_again(text: str, data: st.DataObject) -> None:
+def test_positions_round_trip(text: str, data: st.DataObject) -> None:
     for encoding in ("utf-16", "utf-32", "utf-8"):
         known = Text(text, encoding)
         line = data.draw(st.integers(0, text.count("\n") + 1))
@@ -44,7 +44,7 @@ def edit(line: int, start: int, end: int, text: str) -> TextEdit:
     return TextEdit(Range(Position(line, start), Position(line, end)), text)
 
 
-def test_edits_are_all_meant_for_the_text_before() -> None:
+def test_edits_refer_to_original_text() -> None:
     text = "😀 old + old\r\nold\n"
     edits = [edit(1, 0, 3, "new"), edit(0, 9, 12, "new"), edit(0, 3, 6, "new")]
     assert apply_edits(text, edits) == "😀 new + new\r\nnew\n"
@@ -58,11 +58,11 @@ def test_edits_that_overlap_are_refused() -> None:
 
 
 @pytest.mark.parametrize("path", ["/a/b.py", "/a b/ä#1?.py", "/a%20/b:c@d.py", "/a/\udcff"])
-def test_paths_and_addresses(path: str) -> None:
+def test_paths_and_uris(path: str) -> None:
     assert path_from_uri(file_uri(path)) == path
 
 
-def test_what_is_no_file_of_this_machine_has_no_path() -> None:
+def test_uri_of_other_machine_has_no_path() -> None:
     assert path_from_uri("file:///a/b%3Ac.py") == "/a/b:c.py"
     assert path_from_uri("untitled:Untitled-1") == ""
     assert path_from_uri("file://elsewhere/a") == ""

@@ -1,4 +1,4 @@
-"""Which server is for which file: settings, catalogue, disk, trust."""
+"""Selection of the server for a file: settings, catalogue, disk, trust."""
 
 import re
 from pathlib import Path
@@ -11,6 +11,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.locations import locate_settings
 from holdfast.domain.settings import LspSettings, Options, Settings
 from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.lsp import server_config
 from holdfast.extensions.lsp.server_config import (
     CATALOGUE,
     ProjectFacts,
@@ -51,7 +52,7 @@ def names(work: Path, file: str, settings: Settings, *path: Path, trusted: bool 
     return [f"({match.config.name})" if match.refusal else match.config.name for match in found]
 
 
-def test_the_catalogue_is_what_it_says() -> None:
+def test_catalogue_is_consistent() -> None:
     assert len({known.name for known in CATALOGUE}) == len(CATALOGUE)
     for known in CATALOGUE:
         assert re.fullmatch(r"[a-z][a-z-]*", known.name)
@@ -79,12 +80,12 @@ def test_languages(file: str, language: str) -> None:
     ("given", "fits"),
     [("py", True), (".py", True), ("python", True), ("PY", True), ("main.py", True), ("pyi", False), ("js", False)],
 )
-def test_kinds_of_files_as_people_write_them(given: str, fits: bool) -> None:
+def test_file_type_spellings(given: str, fits: bool) -> None:
     assert ServerConfig("x", ("x",), (given,)).supports("/w/main.py") == fits
     assert ServerConfig("x", ("x",)).supports("/w/main.py"), "without any it is for all"
 
 
-def test_one_for_each_role_and_the_first_that_is_installed(work: Path, tmp_path: Path) -> None:
+def test_first_installed_server_for_each_role(work: Path, tmp_path: Path) -> None:
     (work / "a.py").touch()
     bin_ = program(tmp_path / "bin", "pyright-langserver", "ty", "ruff")
     assert names(work, "a.py", Settings(), bin_) == ["pyright"]
@@ -119,29 +120,29 @@ def test_markers(work: Path, tmp_path: Path) -> None:
     assert project_root(str(deep / "a.ts"), str(work), ["above.json", "../above.json", "/etc/passwd"]) is None
 
 
-def test_programs_of_a_project_count_only_when_it_is_trusted(work: Path, tmp_path: Path) -> None:
+def test_programs_of_project_need_trust(work: Path, tmp_path: Path) -> None:
     own = program(work / "node_modules/.bin", "typescript-language-server")
     elsewhere = program(tmp_path / "bin", "other")
     link = tmp_path / "bin/ty"
     link.symlink_to(program(work / "tools", "ty") / "ty")
     for trusted in (False, True):
-        site = site_of(work, own, elsewhere, trusted=trusted)
-        assert bool(find_program("typescript-language-server", site)) == trusted
-        assert bool(find_program("ty", site)) == trusted, "a link into it is no way around"
-        assert find_program("other", site) == str(elsewhere / "other")
-    assert find_program("missing", site) is None
+        fixture = site_of(work, own, elsewhere, trusted=trusted)
+        assert bool(find_program("typescript-language-server", fixture)) == trusted
+        assert bool(find_program("ty", fixture)) == trusted, "a link into it is no way around"
+        assert find_program("other", fixture) == str(elsewhere / "other")
+    assert find_program("missing", fixture) is None
     (tmp_path / "bin/text").write_text("x")
-    assert find_program("text", site) is None
+    assert find_program("text", fixture) is None
     assert find_program("other", ProjectFacts(str(work), False, {"PATH": f"::relative:{elsewhere}"})) == str(
         elsewhere / "other"
     )
-    assert command_line(ServerConfig("x", ("tools/ty", "server"), is_configured=True), site) == (
+    assert command_line(ServerConfig("x", ("tools/ty", "server"), is_configured=True), fixture) == (
         f"{work}/tools/ty",
         "server",
     )
 
 
-def test_what_runs_code_of_a_project_waits(work: Path, tmp_path: Path) -> None:
+def test_server_that_runs_project_code_needs_trust(work: Path, tmp_path: Path) -> None:
     bin_ = program(tmp_path / "bin", "rust-analyzer", "pylsp")
     (work / "Cargo.toml").touch()
     assert names(work, "a.rs", Settings(), bin_) == ["(rust-analyzer)"]
@@ -154,31 +155,31 @@ def test_what_runs_code_of_a_project_waits(work: Path, tmp_path: Path) -> None:
     assert is_any_available(server_configs(Settings()), site_of(work, tmp_path / "b2", trusted=True))
 
 
-def test_what_is_in_the_project_is_not_run_by_others_either(work: Path, tmp_path: Path) -> None:
+def test_project_programs_are_not_run_indirectly(work: Path, tmp_path: Path) -> None:
     packages = work / ".venv/lib/python3.12/site-packages"
     packages.mkdir(parents=True)
     own = program(work / ".venv/bin", "python3")
     bin_ = program(tmp_path / "bin", "python3", "basedpyright-langserver", "typescript-language-server")
     plans = {plan.name: plan for plan in server_configs(Settings())}
-    site, argv = site_of(work, own, bin_), (str(bin_ / "typescript-language-server"),)
-    safe = without_project_code(plans["basedpyright"], argv, site, str(work))
+    fixture, argv = site_of(work, own, bin_), (str(bin_ / "typescript-language-server"),)
+    safe = without_project_code(plans["basedpyright"], argv, fixture, str(work))
     assert safe is not None
     python = safe.options["python"]
     assert python == {"pythonPath": str(bin_ / "python3"), "analysis": {"extraPaths": [str(packages)]}}
-    assert without_project_code(plans["typescript"], argv, site, str(work)) is None, (
+    assert without_project_code(plans["typescript"], argv, fixture, str(work)) is None, (
         "it would take the project's library"
     )
     library = tmp_path / "node_modules/typescript/lib/tsserver.js"
     library.parent.mkdir(parents=True)
     library.touch()
-    safe = without_project_code(plans["typescript"], argv, site, str(work))
+    safe = without_project_code(plans["typescript"], argv, fixture, str(work))
     assert safe is not None
     assert safe.init_options == {"disableAutomaticTypingAcquisition": True, "tsserver": {"path": str(library)}}
     trusted = site_of(work, bin_, trusted=True)
     assert without_project_code(plans["typescript"], argv, trusted, str(work)) is plans["typescript"]
 
 
-def test_what_the_settings_leave_out_comes_from_the_catalogue() -> None:
+def test_catalogue_supplies_omitted_settings() -> None:
     item = LspSettings(args=("-v",), init_options={"a": 1}, options={"typescript": {"x": 1}}, env={"A": "b"}, timeout=5)
     plan = server_configs(Settings(lsp={"vtsls": item}))[0]
     assert plan.command == ("vtsls", "-v")
@@ -189,7 +190,7 @@ def test_what_the_settings_leave_out_comes_from_the_catalogue() -> None:
     assert (unknown.command, unknown.needs_marker, unknown.markers) == ((), True, ("m",))
 
 
-def test_whether_somebody_may_help(work: Path, tmp_path: Path) -> None:
+def test_server_availability_for_file(work: Path, tmp_path: Path) -> None:
     bin_ = program(tmp_path / "bin", "basedpyright-langserver", "ruff")
     assert not is_any_available(server_configs(Settings()), site_of(work, bin_)), "there is nothing it is for"
     (work / "setup.cfg").touch()
@@ -198,7 +199,23 @@ def test_whether_somebody_may_help(work: Path, tmp_path: Path) -> None:
     assert not is_any_available(server_configs(Settings()), site_of(tmp_path / "work2", bin_))
 
 
-def test_no_server_gets_the_keys_of_models(work: Path, tmp_path: Path) -> None:
+def test_availability_examines_each_name_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs on the event loop before a prompt: its cost must not be names times servers."""
+    examined: list[str] = []
+    real = server_config.language_id
+
+    def counted(name: str) -> str:
+        examined.append(name)
+        return real(name)
+
+    monkeypatch.setattr(server_config, "language_id", counted)
+    for number in range(100):
+        (tmp_path / f"{number}.py").touch()
+    assert not is_any_available(server_configs(Settings()), site_of(tmp_path, tmp_path / "no programs"))
+    assert len(examined) == 100
+
+
+def test_servers_get_no_model_keys(work: Path, tmp_path: Path) -> None:
     places = locate_settings(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
     client = {"PATH": "/usr/bin", "MODEL_KEY": "a-key-of-a-model", "OTHER": "a-key-of-a-model", "PLAIN": "x"}
     ground = SimpleNamespace(
@@ -207,22 +224,22 @@ def test_no_server_gets_the_keys_of_models(work: Path, tmp_path: Path) -> None:
         environment=client,
         secrets=lambda: (("MODEL_KEY",), ("a-key-of-a-model",)),
     )
-    site, plans = read_project(cast(ExtensionContext, ground))
+    fixture, plans = read_project(cast(ExtensionContext, ground))
     assert plans
-    assert not site.is_trusted
-    assert site.environment["PLAIN"] == "x"
-    assert not {"MODEL_KEY", "OTHER"} & site.environment.keys()
+    assert not fixture.is_trusted
+    assert fixture.environment["PLAIN"] == "x"
+    assert not {"MODEL_KEY", "OTHER"} & fixture.environment.keys()
 
 
 @pytest.mark.parametrize("sandbox", ["", 'options.sandbox = "workspace"\n'])
-def test_nothing_of_a_project_is_run_outside_of_its_sandbox(work: Path, tmp_path: Path, sandbox: str) -> None:
-    """A command inside could have put it there, after somebody trusted the project."""
+def test_no_project_program_runs_outside_sandbox(work: Path, tmp_path: Path, sandbox: str) -> None:
+    """A command inside the sandbox could have created it after the project was trusted."""
     (work / "holdfast.toml").write_text(f'{sandbox}[lsp.own]\ncommand = "own"\n')
     places = locate_settings(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
     configuration = Configuration(places, {})
     project = configuration.snapshot().project
     configuration.trust.trust(project.anchor, project.digest, at=0.0)
     ground = SimpleNamespace(path=str(work), configuration=configuration, environment={}, secrets=lambda: ((), ()))
-    site, _ = read_project(cast(ExtensionContext, ground))
+    fixture, _ = read_project(cast(ExtensionContext, ground))
     assert configuration.snapshot().project.is_trusted
-    assert site.is_trusted is not bool(sandbox)
+    assert fixture.is_trusted is not bool(sandbox)

@@ -1,22 +1,18 @@
-"""The launches of a language server in virtual time: when it is started, tried again, given up and closed.
+"""Launches of a language server in virtual time: start, retry, giving up and close.
 
-After every test there is no task left, and every program that was started is killed and closed.
+After every test there is no task left, and every started program is killed and closed.
 """
 
 import asyncio
-import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from extensions.lsp.in_memory import SILENT, Program, Site
-from extensions.mcp.in_memory import in_virtual_time
+from extensions.lsp.in_memory_lsp import SILENT, LspFixture, Program, hangs, now, run_scenario
 from holdfast.domain.errors import ToolError
 from holdfast.domain.extensions import LspState
-from holdfast.domain.settings import LspSettings
 from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE, ON_REQUEST, ON_VIEW, WaitLimits
 from holdfast.extensions.lsp.lsp_types import file_uri
 from holdfast.testing.gates import start
@@ -26,43 +22,23 @@ Json = dict[str, Any]
 READY, ERROR, STARTING, STOPPED = LspState.READY, LspState.ERROR, LspState.STARTING, LspState.STOPPED
 
 
-def now() -> float:
-    return round(asyncio.get_running_loop().time(), 3)
-
-
-def play(top: Path, story: Callable[[Site], Coroutine[Any, Any, None]], **more: Any) -> None:  # noqa: ANN401
-    async def main() -> None:
-        site = Site(top, **more)
-        try:
-            await story(site)
-        finally:
-            await site.fleet.close()
-        assert [program for program in site.programs if program.killed_at is None or not program.is_closed] == []
-
-    in_virtual_time(main)
-
-
-def test_it_is_started_by_the_first_file_of_its_kind(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        other = site.place.project / "b.other"
+def test_first_file_of_its_type_starts_server(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        other = fixture.place.project / "b.other"
         other.write_text("x")
-        assert await site.fleet.servers_for(str(other)) == []
-        assert site.info().state == LspState.UNSTARTED
-        assert await site.fleet.servers_for("/etc/hosts.txt") == [], "it lies outside"
-        assert site.programs == []
-        await site.want()
-        await site.stands(READY)
-        assert site.last.params("initialize")[0]["rootUri"] == file_uri(str(site.place.project))
-        await site.until(lambda: site.last.count("textDocument/didOpen"))
-        (opened,) = site.last.params("textDocument/didOpen")
+        assert await fixture.manager.servers_for(str(other)) == []
+        assert fixture.info().state == LspState.UNSTARTED
+        assert await fixture.manager.servers_for("/etc/hosts.txt") == [], "it lies outside"
+        assert fixture.programs == []
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
+        assert fixture.last.params("initialize")[0]["rootUri"] == file_uri(str(fixture.place.project))
+        await fixture.wait_until(lambda: fixture.last.count("textDocument/didOpen"))
+        (opened,) = fixture.last.params("textDocument/didOpen")
         assert opened["textDocument"]["text"] == "one\n"
-        assert site.told()[:2] == [("state_changed", STARTING, 0), ("state_changed", READY, 0)]
+        assert fixture.published()[:2] == [("state_changed", STARTING, 0), ("state_changed", READY, 0)]
 
-    play(tmp_path, story)
-
-
-def _hangs(_: Program, __: Json) -> object:
-    return SILENT
+    run_scenario(tmp_path, scenario)
 
 
 def _ends(program: Program, _: Json) -> object:
@@ -74,259 +50,257 @@ def _refuses(_: Program, __: Json) -> Json:
     return {"error": {"code": -1, "message": "not today"}}
 
 
-def _babbles(program: Program, _: Json) -> object:
-    program.give(b"Hello, I am no server\r\n\r\n")
+def _sends_garbage(program: Program, _: Json) -> object:
+    program.send_bytes(b"Hello, I am no server\r\n\r\n")
     return SILENT
 
 
-def _at(how: Callable[[Program, Json], object]) -> Callable[[Site], None]:
-    def set_up(site: Site) -> None:
-        site.methods["initialize"] = how
+def _at(how: Callable[[Program, Json], object]) -> Callable[[LspFixture], None]:
+    def set_up(fixture: LspFixture) -> None:
+        fixture.methods["initialize"] = how
 
     return set_up
 
 
-def _no_process(site: Site) -> None:
-    site.cannot_spawn = OSError(2, "no such thing")
+def _no_process(fixture: LspFixture) -> None:
+    fixture.cannot_spawn = OSError(2, "no such thing")
 
 
-def _refused_process(site: Site) -> None:
-    site.cannot_spawn = ToolError("there is no room")
+def _refused_process(fixture: LspFixture) -> None:
+    fixture.cannot_spawn = ToolError("there is no room")
 
 
-def _never_ran(site: Site) -> None:
-    site.cannot_run = "tongue could not be started."
+def _never_ran(fixture: LspFixture) -> None:
+    fixture.cannot_run = "tongue could not be started."
 
 
-def _unwritable_trace(site: Site) -> None:
-    site.configure(options={"debug_lsp": True})
-    site.place.write(site.place.data / "lsp", "a file")
+def _unwritable_trace(fixture: LspFixture) -> None:
+    fixture.configure(options={"debug_lsp": True})
+    fixture.place.write(fixture.place.data / "lsp", "a file")
 
 
-FAULTS: dict[str, tuple[Callable[[Site], None], str, float]] = {
+FAULTS: dict[str, tuple[Callable[[LspFixture], None], str, float]] = {
     "it cannot be spawned": (_no_process, "no such thing", 0.0),
     "spawning is refused": (_refused_process, "there is no room", 0.0),
     "it never ran": (_never_ran, "tongue could not be started.", 0.0),
-    "it hangs": (_at(_hangs), "It did not start: The language server did not answer within 30 s (initialize).", 30.0),
+    "it hangs": (_at(hangs), "It did not start: The language server did not answer within 30 s (initialize).", 30.0),
     "it ends": (_at(_ends), "It ended with exit code 3. Its last words: error: it broke here", 0.0),
     "it refuses": (_at(_refuses), "It did not start: The language server refused: not today", 0.0),
-    "it babbles": (_at(_babbles), "It sent ", 0.0),
+    "it babbles": (_at(_sends_garbage), "It sent ", 0.0),
     "its trace cannot be written": (_unwritable_trace, "It did not start:", 0.0),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_start_that_fails_leaves_nothing_and_is_tried_again(tmp_path: Path, name: str) -> None:
+def test_failed_start_is_cleaned_up_and_retried(tmp_path: Path, name: str) -> None:
     set_up, reason, seconds = FAULTS[name]
 
-    async def story(site: Site) -> None:
-        set_up(site)
-        await site.want()
-        found = await site.stands(ERROR)
+    async def scenario(fixture: LspFixture) -> None:
+        set_up(fixture)
+        await fixture.touch_file()
+        found = await fixture.wait_for_state(ERROR)
         assert reason in found.error
         assert now() == pytest.approx(seconds, abs=0.3)
         failed = now()
         await elapse(0.7)
-        assert [program for program in site.programs if not program.is_closed] == [], "nothing of it is left"
-        assert site.info().state == ERROR
-        site.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
-        site.cannot_spawn, site.cannot_run = None, ""
-        (site.place.data / "lsp").unlink(missing_ok=True)
-        await site.stands(READY)
-        assert site.last.began_at == pytest.approx(failed + 1.0)
-        assert site.info().error == ""
+        assert [program for program in fixture.programs if not program.is_closed] == [], "nothing of it is left"
+        assert fixture.info().state == ERROR
+        fixture.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
+        fixture.cannot_spawn, fixture.cannot_run = None, ""
+        (fixture.place.data / "lsp").unlink(missing_ok=True)
+        await fixture.wait_for_state(READY)
+        assert fixture.last.began_at == pytest.approx(failed + 1.0)
+        assert fixture.info().error == ""
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_it_is_tried_later_each_time_and_left_alone_after_five(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = _refuses
-        await site.want()
+def test_retries_back_off_and_stop_after_five(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        fixture.methods["initialize"] = _refuses
+        await fixture.touch_file()
         await elapse(1000)
-        begun = [program.began_at for program in site.programs]
+        begun = [program.began_at for program in fixture.programs]
         assert begun == pytest.approx([0.0, 1.0, 3.0, 7.0, 15.0])
-        assert "It was started 5 times and is not started again" in site.info().error
-        await site.want()
+        assert "It was started 5 times and is not started again" in fixture.info().error
+        await fixture.touch_file()
         await elapse(10)
-        assert len(site.programs) == 5, "a file does not bring it back"
-        site.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
-        assert site.fleet.restart() == ["tongue"]
-        await site.stands(READY)
+        assert len(fixture.programs) == 5, "a file does not bring it back"
+        fixture.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
+        assert fixture.manager.restart() == ["tongue"]
+        await fixture.wait_for_state(READY)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(("lasts", "pause"), [(1.0, 2.0), (59.0, 2.0), (60.0, 1.0), (3600.0, 1.0)])
-def test_one_that_worked_long_enough_has_not_failed_before(tmp_path: Path, lasts: float, pause: float) -> None:
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = _refuses
-        await site.want()
-        await site.stands(ERROR)
-        site.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
-        await site.stands(READY)
+def test_long_uptime_resets_failures(tmp_path: Path, lasts: float, pause: float) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        fixture.methods["initialize"] = _refuses
+        await fixture.touch_file()
+        await fixture.wait_for_state(ERROR)
+        fixture.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
+        await fixture.wait_for_state(READY)
         await elapse(lasts)
-        site.last.end(1)
-        await site.stands(ERROR)
+        fixture.last.end(1)
+        await fixture.wait_for_state(ERROR)
         failed = now()
-        await site.stands(READY)
-        assert site.last.began_at == pytest.approx(failed + pause, abs=0.01)
+        await fixture.wait_for_state(READY)
+        assert fixture.last.began_at == pytest.approx(failed + pause, abs=0.01)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_program_that_is_not_there_is_looked_for_again_after_a_while(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.program.rename(site.program.with_name("away"))
-        await site.want()
-        assert site.info().state in (LspState.UNSTARTED, ERROR, STARTING)
+def test_missing_program_is_looked_up_again_later(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        fixture.program.rename(fixture.program.with_name("away"))
+        await fixture.touch_file()
+        assert fixture.info().state in (LspState.UNSTARTED, ERROR, STARTING)
         await elapse(1)
-        assert site.programs == []
-        site.program.with_name("away").rename(site.program)
-        await site.want()
+        assert fixture.programs == []
+        fixture.program.with_name("away").rename(fixture.program)
+        await fixture.touch_file()
         await elapse(1)
-        assert site.programs == [], "it is believed for a while"
+        assert fixture.programs == [], "it is believed for a while"
         await elapse(30)
-        await site.want()
-        await site.stands(READY)
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("when", ["starting", "ready", "error"])
-def test_all_rest_until_a_file_is_touched_again(tmp_path: Path, when: str) -> None:
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = {"starting": _hangs, "error": _refuses}.get(when, site.methods["initialize"])
-        await site.want()
-        await site.until(lambda: site.info().state == LspState[when.upper()] and site.programs)
-        site.fleet.stop()
-        assert site.info().state == STOPPED
+def test_stopped_servers_wait_for_next_file(tmp_path: Path, when: str) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        fixture.methods["initialize"] = {"starting": hangs, "error": _refuses}.get(when, fixture.methods["initialize"])
+        await fixture.touch_file()
+        await fixture.wait_until(lambda: fixture.info().state == LspState[when.upper()] and fixture.programs)
+        fixture.manager.stop()
+        assert fixture.info().state == STOPPED
         await elapse(100)
-        assert len(site.programs) == 1, "no timer brings it back"
-        site.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
-        await site.want()
-        await site.stands(READY)
+        assert len(fixture.programs) == 1, "no timer brings it back"
+        fixture.methods["initialize"] = lambda _, message: {"result": {"capabilities": {}}}
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_restart_opens_what_was_open(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.want()
-        await site.until(lambda: site.programs and site.last.count("textDocument/didOpen"))
-        assert site.fleet.restart("tongue") == ["tongue"]
-        await site.until(lambda: len(site.programs) == 2 and site.last.count("textDocument/didOpen"))
-        first = site.programs[0]
+def test_restart_reopens_files(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        await fixture.touch_file()
+        await fixture.wait_until(lambda: fixture.programs and fixture.last.count("textDocument/didOpen"))
+        assert fixture.manager.restart("tongue") == ["tongue"]
+        await fixture.wait_until(lambda: len(fixture.programs) == 2 and fixture.last.count("textDocument/didOpen"))
+        first = fixture.programs[0]
         assert first.count("shutdown") == 1
         with pytest.raises(ToolError, match="There is no language server other"):
-            site.fleet.restart("other")
+            fixture.manager.restart("other")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("how", ["stop", "restart"])
-def test_one_that_is_not_wanted_any_more_when_its_program_runs_is_closed(tmp_path: Path, how: str) -> None:
-    async def story(site: Site) -> None:
-        site.holds_spawns = asyncio.Event()
-        await site.want()
+def test_server_no_longer_needed_at_start_is_closed(tmp_path: Path, how: str) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        fixture.holds_spawns = asyncio.Event()
+        await fixture.touch_file()
         await elapse(1)
         if how == "stop":
-            site.fleet.stop()
+            fixture.manager.stop()
         else:
-            site.fleet.restart("tongue")
-        site.holds_spawns.set()
+            fixture.manager.restart("tongue")
+        fixture.holds_spawns.set()
         await elapse(1)
-        living = [program for program in site.programs if not program.is_closed]
+        living = [program for program in fixture.programs if not program.is_closed]
         assert len(living) == (how == "restart")
-        assert site.programs[0].count("initialize") == 0
-        assert site.info().state == (STOPPED if how == "stop" else READY)
+        assert fixture.programs[0].count("initialize") == 0
+        assert fixture.info().state == (STOPPED if how == "stop" else READY)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_what_is_not_waited_for_any_more_is_cancelled(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = _hangs
-        await site.want()
-        await site.stands(ERROR)
+def test_abandoned_request_is_cancelled(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        fixture.methods["initialize"] = hangs
+        await fixture.touch_file()
+        await fixture.wait_for_state(ERROR)
         await elapse(0.5)
-        (asked,) = (message for message in site.last.heard if message.get("method") == "initialize")
-        assert site.last.params("$/cancelRequest") == [{"id": asked["id"]}]
+        (asked,) = (message for message in fixture.last.received if message.get("method") == "initialize")
+        assert fixture.last.params("$/cancelRequest") == [{"id": asked["id"]}]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_trust_in_the_project_starts_them_again(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.want()
-        await site.stands(READY)
-        site.place.trust(site.configuration)
-        site.fleet.refresh()
-        await site.want()
-        await site.until(lambda: len(site.programs) == 2)
+def test_trust_restarts_servers(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
+        fixture.place.trust(fixture.configuration)
+        fixture.manager.refresh()
+        await fixture.touch_file()
+        await fixture.wait_until(lambda: len(fixture.programs) == 2)
         await elapse(1)
-        assert site.programs[0].is_closed
+        assert fixture.programs[0].is_closed
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_one_that_was_silent_is_waited_for_after_a_restart(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        path = str(site.file)
-        await site.want()
-        await site.stands(READY)
+def test_silent_server_is_awaited_after_restart(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        path = str(fixture.file)
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
         await elapse(10)
         for text in ("a", "b"):
-            site.file.write_text(text)
-            await site.fleet.request_diagnostics(path, AFTER_CHANGE)
-        site.fleet.restart()
-        await site.until(lambda: len(site.programs) == 2)
-        await site.stands(READY)
+            fixture.file.write_text(text)
+            await fixture.manager.request_diagnostics(path, AFTER_CHANGE)
+        fixture.manager.restart()
+        await fixture.wait_until(lambda: len(fixture.programs) == 2)
+        await fixture.wait_for_state(READY)
         await elapse(10)
-        site.file.write_text("c")
+        fixture.file.write_text("c")
         began = now()
-        await site.fleet.request_diagnostics(path, AFTER_CHANGE)
+        await fixture.manager.request_diagnostics(path, AFTER_CHANGE)
         assert now() - began == pytest.approx(1.0)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_files_that_changed_are_told_before_somebody_asks(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+def test_changed_files_are_sent_before_requests(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
         watchers = [{"globPattern": "**/*.cfg"}]
-        await site.want()
-        await site.stands(READY)
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
         registration = {
             "id": "1",
             "method": "workspace/didChangeWatchedFiles",
             "registerOptions": {"watchers": watchers},
         }
-        site.last.say(id=9, method="client/registerCapability", params={"registrations": [registration]})
+        fixture.last.send(id=9, method="client/registerCapability", params={"registrations": [registration]})
         await elapse(1)
-        new = site.place.project / "new.cfg"
+        new = fixture.place.project / "new.cfg"
         new.write_text("x")
-        (site.place.project / "new.other").write_text("x")
-        await site.fleet.request_diagnostics(str(site.file), ON_VIEW)
-        assert site.last.params("workspace/didChangeWatchedFiles") == [], "a glance does not look"
-        await site.fleet.request_diagnostics(str(site.file), AFTER_CHANGE)
-        assert site.last.params("workspace/didChangeWatchedFiles") == [
+        (fixture.place.project / "new.other").write_text("x")
+        await fixture.manager.request_diagnostics(str(fixture.file), ON_VIEW)
+        assert fixture.last.params("workspace/didChangeWatchedFiles") == [], "a glance does not look"
+        await fixture.manager.request_diagnostics(str(fixture.file), AFTER_CHANGE)
+        assert fixture.last.params("workspace/didChangeWatchedFiles") == [
             {"changes": [{"uri": file_uri(str(new)), "type": 1}]}
         ]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_look_that_took_long_does_not_undo_what_a_later_one_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Looks at the disk overlap, and may end in another order than they began in."""
+def test_slow_scan_does_not_revert_later_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scans of the disk overlap and may end in a different order than they began."""
 
-    async def story(site: Site) -> None:
-        await site.want()
-        await site.stands(READY)
+    async def scenario(fixture: LspFixture) -> None:
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
         watching = {"registerOptions": {"watchers": [{"globPattern": "**/*.cfg"}]}}
         registration = {"id": "1", "method": "workspace/didChangeWatchedFiles", **watching}
-        site.last.say(id=9, method="client/registerCapability", params={"registrations": [registration]})
+        fixture.last.send(id=9, method="client/registerCapability", params={"registrations": [registration]})
         await elapse(1)
         held = asyncio.Event()
         looks: list[object] = []
@@ -334,272 +308,161 @@ def test_a_look_that_took_long_does_not_undo_what_a_later_one_told(
 
         async def slowly(work: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - whatever the work gives
             found = await in_thread(work, *args)
-            if args and args[0] == site.fleet.root:
+            if args and args[0] == fixture.manager.root:
                 looks.append(found)
                 if len(looks) == 1:
                     await held.wait()
             return found
 
         monkeypatch.setattr("asyncio.to_thread", slowly)
-        first = start(site.fleet.sync_file_changes())
+        first = start(fixture.manager.sync_file_changes())
         await elapse(1)
         assert len(looks) == 1
-        new = site.place.project / "new.cfg"
+        new = fixture.place.project / "new.cfg"
         new.write_text("x")
-        await site.fleet.sync_file_changes()
+        await fixture.manager.sync_file_changes()
         held.set()
         await first
-        await site.fleet.sync_file_changes()
+        await fixture.manager.sync_file_changes()
         await elapse(1)
-        told = site.last.params("workspace/didChangeWatchedFiles")
-        assert told == [{"changes": [{"uri": file_uri(str(new)), "type": 1}]}]
+        published = fixture.last.params("workspace/didChangeWatchedFiles")
+        assert published == [{"changes": [{"uri": file_uri(str(new)), "type": 1}]}]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("how", ["settings", "trust"])
 @pytest.mark.parametrize("when", ["ready", "error"])
-def test_one_that_was_replaced_is_gone_when_the_workspace_is(tmp_path: Path, how: str, when: str) -> None:
-    """Its program, also where it does not answer that it shall end; and the timer that would start it again."""
+def test_replaced_server_ends_with_workspace(tmp_path: Path, how: str, when: str) -> None:
+    """Its program, even if it does not answer the shutdown, and the timer that would restart it."""
 
-    async def story(site: Site) -> None:
-        site.methods["shutdown"] = _hangs
+    async def scenario(fixture: LspFixture) -> None:
+        fixture.methods["shutdown"] = hangs
         if when == "error":
-            site.methods["initialize"] = _refuses
-        await site.want()
-        await site.stands(READY if when == "ready" else ERROR)
+            fixture.methods["initialize"] = _refuses
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY if when == "ready" else ERROR)
         if how == "trust":
-            site.place.trust(site.configuration)
+            fixture.place.trust(fixture.configuration)
         else:
-            site.configure(args=["-x"])
-        site.fleet.refresh()
-        await site.fleet.close()
-        assert site.last.is_closed
+            fixture.configure(args=["-x"])
+        fixture.manager.refresh()
+        await fixture.manager.close()
+        assert fixture.last.is_closed
         await elapse(60)
-        assert len(site.programs) == 1
+        assert len(fixture.programs) == 1
 
-    play(tmp_path, story)
-
-
-@pytest.mark.parametrize(("name", "is_told"), [("tongue", True), ("pyright", False), ("basedpyright", False)])
-def test_options_are_told_to_those_that_do_not_ask_for_them(tmp_path: Path, name: str, is_told: bool) -> None:
-    async def story(site: Site) -> None:
-        _set_options(site, {"python": {"mode": 1}})
-        await site.want()
-        await site.stands(READY)
-        await elapse(0.1)
-        assert bool(site.last.params("workspace/didChangeConfiguration")) is is_told
-        asked = {"items": [{"section": "python"}, {}, {"section": "x"}]}
-        site.last.say(id=7, method="workspace/configuration", params=asked)
-        await site.until(lambda: [item for item in site.last.heard if item.get("id") == 7])
-        (answer,) = (item for item in site.last.heard if item.get("id") == 7)
-        assert answer["result"][0]["mode"] == 1
-        assert answer["result"][1]["python"]["mode"] == 1
-        assert answer["result"][2] is None
-
-    play(tmp_path, story, name=name)
+    run_scenario(tmp_path, scenario)
 
 
-# Settings
-
-
-SETTINGS: dict[str, tuple[Json, Callable[[Site], object], object]] = {
-    "command": ({}, lambda site: site.last.command[0], "{program}"),
-    "args": ({"args": ["-x", "y"]}, lambda site: site.last.command[1:], ("-x", "y")),
-    "env": ({"env": {"MINE": "1"}}, lambda site: site.last.environment["MINE"], "1"),
-    "filetypes": ({"filetypes": ["txt", "x"]}, lambda site: site.fleet.supports("/b.x"), True),
-    "root_markers": ({"root_markers": ["a.txt"]}, lambda site: site.last.root, "{project}"),
-    "init_options": (
-        {"init_options": {"a": 1}},
-        lambda site: site.last.params("initialize")[0]["initializationOptions"],
-        {"a": 1},
-    ),
-    "options": (
-        {"options_": {"b": 2}},
-        lambda site: site.last.params("workspace/didChangeConfiguration"),
-        [{"settings": {"b": 2}}],
-    ),
-}
-ELSEWHERE = {
-    "timeout": "test_how_long_it_has_to_start",
-    "disabled": "test_one_that_is_switched_off_is_not_started",
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_has_its_effect(tmp_path: Path, name: str) -> None:
-    given, seen, expected = SETTINGS[name]
-
-    async def story(site: Site) -> None:
-        if "options_" in given:
-            _set_options(site, given["options_"])
-        await site.want()
-        await site.stands(READY)
-        await elapse(0.1)
-        wanted = expected
-        if isinstance(wanted, str):
-            wanted = wanted.format(program=site.program, project=site.place.project)
-        assert seen(site) == wanted
-        assert site.last.environment["GIVEN"] == "by the client"
-        assert "WITHHELD" not in site.last.environment
-
-    play(tmp_path, story, **{key: value for key, value in given.items() if key != "options_"})
-
-
-def _set_options(site: Site, options: Json) -> None:
-    """`options` of a server; the keyword of the helper is that of the table of the same name."""
-    path = site.place.data / "config.json"
-    tree = json.loads(path.read_text())
-    tree["lsp"][site.name]["options"] = options
-    path.write_text(json.dumps(tree))
-    site.configuration.current()
-    site.fleet.refresh()
-
-
-def test_every_setting_has_a_test() -> None:
-    assert {field.name for field in msgspec.structs.fields(LspSettings)} == SETTINGS.keys() | ELSEWHERE.keys()
-
-
-@pytest.mark.parametrize(("given", "seconds"), [({}, 30.0), ({"timeout": 4}, 4.0), ({"timeout": 0}, 30.0)])
-def test_how_long_it_has_to_start(tmp_path: Path, given: Json, seconds: float) -> None:
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = _hangs
-        await site.want()
-        await site.stands(ERROR)
-        assert now() == pytest.approx(seconds, abs=0.01)
-
-    play(tmp_path, story, **given)
-
-
-def test_one_that_is_switched_off_is_not_started(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.want()
-        await elapse(10)
-        assert (site.info().state, site.programs) == (LspState.DISABLED, [])
-        assert not site.fleet.supports(str(site.file))
-        site.configure()
-        site.fleet.refresh()
-        await site.want()
-        await site.stands(READY)
-        site.fleet.refresh()
-        assert len(site.programs) == 1, "the same settings change nothing"
-        site.configure(disabled=True)
-        site.fleet.refresh()
-        await elapse(5)
-        assert site.programs[0].is_closed
-        assert site.info().state == LspState.DISABLED
-
-    play(tmp_path, story, disabled=True)
-
-
-# What it says
+# Answers
 
 
 @pytest.mark.parametrize(
     ("times", "seconds"), [(ON_VIEW, 0.0), (AFTER_CHANGE, 5.0), (ON_REQUEST, 5.0), (WaitLimits(9.0, 2.0, 1.0), 2.0)]
 )
-def test_nobody_waits_longer_than_they_said_for_one_that_does_not_start(
-    tmp_path: Path, times: WaitLimits, seconds: float
-) -> None:
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = _hangs
-        answered = await site.fleet.request_diagnostics(str(site.file), times)
+def test_wait_for_unstarted_server_is_bounded(tmp_path: Path, times: WaitLimits, seconds: float) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        fixture.methods["initialize"] = hangs
+        answered = await fixture.manager.request_diagnostics(str(fixture.file), times)
         assert list(answered.values()) == [False]
         assert now() == pytest.approx(seconds, abs=0.01)
-        report = site.fleet.format_report(str(site.file), answered, is_brief=True)
+        report = fixture.manager.format_report(str(fixture.file), answered, is_brief=True)
         assert "tongue has not answered yet" in report
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_an_answer_is_waited_for_and_counted_once(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.want()
-        await site.stands(READY)
-        path = str(site.file)
-        asking = start(site.fleet.request_diagnostics(path, AFTER_CHANGE))
-        await site.until(lambda: site.last.count("textDocument/didOpen"))
+def test_answer_is_awaited_and_counted_once(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
+        path = str(fixture.file)
+        asking = start(fixture.manager.request_diagnostics(path, AFTER_CHANGE))
+        await fixture.wait_until(lambda: fixture.last.count("textDocument/didOpen"))
         began = now()
-        site.last.publish(path, "wrong", "worse")
+        fixture.last.publish(path, "wrong", "worse")
         answered = await asking
         assert list(answered.values()) == [True]
         assert now() == pytest.approx(began + 0.3, abs=0.05), "a moment after the last word it is over"
-        assert site.info().diagnostic_count == 2
-        assert [item for item in site.told() if item[0] == "diagnostics_changed"] == [("diagnostics_changed", READY, 2)]
-        assert "wrong" in site.fleet.format_report(path, answered, is_brief=True)
-        site.last.publish(path)
+        assert fixture.info().diagnostic_count == 2
+        assert [item for item in fixture.published() if item[0] == "diagnostics_changed"] == [
+            ("diagnostics_changed", READY, 2)
+        ]
+        assert "wrong" in fixture.manager.format_report(path, answered, is_brief=True)
+        fixture.last.publish(path)
         await elapse(1)
-        assert site.told()[-1] == ("diagnostics_changed", READY, 0)
+        assert fixture.published()[-1] == ("diagnostics_changed", READY, 0)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_one_that_is_silent_twice_is_not_waited_for_until_it_speaks(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        path = str(site.file)
-        await site.want()
-        await site.stands(READY)
+def test_server_silent_twice_is_not_awaited_until_it_answers(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        path = str(fixture.file)
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
         await elapse(10)
-        site.last.publish(path)
+        fixture.last.publish(path)
         await elapse(1)
-        waits: list[float] = []
+        set_wait_limits: list[float] = []
         for text in ("a", "b", "c"):
-            site.file.write_text(text)
+            fixture.file.write_text(text)
             began = now()
-            await site.fleet.request_diagnostics(path, AFTER_CHANGE)
-            waits.append(round(now() - began, 2))
-        assert waits == [1.0, 1.0, 0.0]
-        site.last.publish(path, "again")
+            await fixture.manager.request_diagnostics(path, AFTER_CHANGE)
+            set_wait_limits.append(round(now() - began, 2))
+        assert set_wait_limits == [1.0, 1.0, 0.0]
+        fixture.last.publish(path, "again")
         await elapse(1)
-        site.file.write_text("d")
+        fixture.file.write_text("d")
         began = now()
-        await site.fleet.request_diagnostics(path, AFTER_CHANGE)
+        await fixture.manager.request_diagnostics(path, AFTER_CHANGE)
         assert now() - began == pytest.approx(1.0)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_one_that_ends_while_it_is_asked_keeps_nobody_waiting(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.want()
-        await site.stands(READY)
-        asking = start(site.fleet.request_diagnostics(str(site.file), ON_REQUEST))
-        await site.until(lambda: site.last.count("textDocument/didOpen"))
+def test_server_that_ends_during_request_releases_waiters(tmp_path: Path) -> None:
+    async def scenario(fixture: LspFixture) -> None:
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
+        asking = start(fixture.manager.request_diagnostics(str(fixture.file), ON_REQUEST))
+        await fixture.wait_until(lambda: fixture.last.count("textDocument/didOpen"))
         began = now()
-        site.last.end(1)
+        fixture.last.end(1)
         assert list((await asking).values()) == [False]
         assert now() - began < 0.5
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-# Closing
+# Close
 
 
 @pytest.mark.parametrize("when", ["never", "starting", "ready", "error", "asked", "deaf"])
 @pytest.mark.parametrize("shutdown", ["answers", "hangs"])
-def test_it_is_closed_whatever_it_does(tmp_path: Path, when: str, shutdown: str) -> None:
-    async def story(site: Site) -> None:
+def test_close_in_every_state(tmp_path: Path, when: str, shutdown: str) -> None:
+    async def scenario(fixture: LspFixture) -> None:
         if shutdown == "hangs":
-            site.methods["shutdown"] = _hangs
-        site.is_deaf = when == "deaf"
+            fixture.methods["shutdown"] = hangs
+        fixture.is_deaf = when == "deaf"
         if when in ("starting", "error", "deaf"):
-            site.methods["initialize"] = _refuses if when == "error" else _hangs
+            fixture.methods["initialize"] = _refuses if when == "error" else hangs
         asking = None
         if when != "never":
-            await site.want()
-            await site.until(lambda: site.programs)
+            await fixture.touch_file()
+            await fixture.wait_until(lambda: fixture.programs)
         if when in ("ready", "error", "asked"):
-            await site.stands(ERROR if when == "error" else READY)
+            await fixture.wait_for_state(ERROR if when == "error" else READY)
         if when == "asked":
-            asking = start(site.fleet.request_diagnostics(str(site.file), ON_REQUEST))
-            await site.until(lambda: site.last.count("textDocument/didOpen"))
+            asking = start(fixture.manager.request_diagnostics(str(fixture.file), ON_REQUEST))
+            await fixture.wait_until(lambda: fixture.last.count("textDocument/didOpen"))
         began = now()
-        await site.fleet.close()
+        await fixture.manager.close()
         assert now() - began <= 1.0
-        assert all(program.is_closed for program in site.programs)
+        assert all(program.is_closed for program in fixture.programs)
         if asking is not None:
             await asking
-        assert await site.fleet.servers_for(str(site.file)) == [], "after that none is started"
+        assert await fixture.manager.servers_for(str(fixture.file)) == [], "after that none is started"
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)

@@ -1,4 +1,4 @@
-"""A server of tools that wants a login, and the authorization server that it trusts: small and strict."""
+"""An MCP server that requires a login, and its authorization server: small and strict."""
 
 import base64
 import contextlib
@@ -18,14 +18,13 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from e2e.tool_client import until
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 
-__all__ = ["Office", "browse", "office"]
+__all__ = ["AuthorizationServer", "authorization_server", "browse"]
 
 
-class Office:
-    """Who may come in, and who has asked. Tokens are good until somebody says otherwise."""
+class AuthorizationServer:
+    """State of the authorization server: registered clients, requests and tokens. Tokens are valid until revoked."""
 
     def __init__(self) -> None:
         self.base = ""
@@ -35,9 +34,9 @@ class Office:
         self.renewals: set[str] = set()
         self.denies = False
         self.lasts: int | None = None
-        """How many seconds a token is said to be good for."""
+        """Reported lifetime of a token in seconds."""
         self.grants: list[dict[str, str]] = []
-        """Every form that was sent for a token."""
+        """The forms of all token requests."""
 
     @property
     def url(self) -> str:
@@ -50,7 +49,7 @@ class Office:
         self.access.clear()
         self.renewals.clear()
 
-    # The authorization server
+    # Authorization server
 
     async def resource(self, _: Request) -> Response:
         return JSONResponse({"resource": self.url, "authorization_servers": [self.base]})
@@ -76,7 +75,7 @@ class Office:
         return JSONResponse({**body, "client_id": client}, 201)
 
     async def authorize(self, request: Request) -> Response:
-        """Whoever opens this page agrees at once, or never does."""
+        """Approve the request at once, or never, depending on the settings of the test."""
         asked = dict(request.query_params)
         assert asked["redirect_uri"] in self.clients[asked["client_id"]]["redirect_uris"]
         assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
@@ -108,7 +107,7 @@ class Office:
         answer = {"access_token": access, "refresh_token": renewal, "token_type": "Bearer"}
         return JSONResponse(answer if self.lasts is None else {**answer, "expires_in": self.lasts})
 
-    # The server of tools
+    # MCP server
 
     def guarded(self, app: ASGIApp) -> ASGIApp:
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,12 +127,12 @@ def _tools() -> MCPServer[Any]:
 
     @tools.tool()
     def greet(name: str) -> str:
-        """Greet somebody."""
+        """Greet a person."""
         return f"Hello, {name}."
 
     @tools.tool()
     def recite() -> str:
-        """Say more than anybody wants to hear."""
+        """Return more text than the limit."""
         return "a" * (17 << 20)
 
     return tools
@@ -146,9 +145,9 @@ class _Quiet(uvicorn.Server):
 
 
 @asynccontextmanager
-async def office(*, streams: bool = True) -> AsyncIterator[Office]:
-    """`streams`: answers come as events; else each is a body of its own."""
-    made = Office()
+async def authorization_server(*, streams: bool = True) -> AsyncIterator[AuthorizationServer]:
+    """Run both servers. With `streams` responses are event streams; otherwise plain bodies."""
+    made = AuthorizationServer()
     inner = _tools().streamable_http_app(json_response=not streams)
     routes = [
         Route("/.well-known/oauth-protected-resource/mcp", made.resource),
@@ -176,9 +175,12 @@ async def office(*, streams: bool = True) -> AsyncIterator[Office]:
         server.should_exit = True
         server.force_exit = True
         await serving
+        # A forced exit does not wait for connections with a response in progress.
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()
 
 
 async def browse(url: str) -> str:
-    """As a browser does: through the page to wherever it leads."""
+    """Follow a URL and its redirects as a browser does."""
     async with httpx2.AsyncClient(follow_redirects=True, trust_env=False) as browser:
         return (await browser.get(url)).text

@@ -1,14 +1,13 @@
-"""A server of tools of our own, as a program: says what it is told to, and can be as bad as some are.
+"""Scripted MCP server with configurable misbehaviour.
 
-    python misbehaving_server.py FOLDER WORD...
+python misbehaving_server.py FOLDER WORD...
 
-The words are its manners: `restless` (each list it gives is another, and it says so at once), `odd` (its lists hold
-what is no tool, and schemas that are none), `twin` (has a tool `b_go`, too), `huge` (an answer that is too large),
-`halves` (half a character in its answer),
-`noisy` (never stops to log in a call), `babbling` (the same with what is no message), `forks` (leaves a process behind
-that wants to stay), `stuck` (gives one list, says that it is another, and answers nothing any more), `newest` (knows
-only the newest revision, and tells of a new tool when its file `more` appears).
-All that it hears is written to `FOLDER/heard`, a line of JSON each.
+The words are its behaviour: `restless` (each list differs from the last, and a change is announced at once), `odd`
+(its lists contain invalid tools and schemas), `twin` (has a tool `b_go`, too), `huge` (a response that is too large),
+`halves` (an unpaired surrogate in its response), `noisy` (endless log messages during a call), `babbling` (the same
+with invalid messages), `forks` (leaves a process that ignores signals), `stuck` (sends one list, announces a change,
+and answers nothing more), `newest` (supports only the newest revision, and announces a new tool when its file `more`
+appears). Received messages are written to `FOLDER/received`, one line of JSON each.
 """
 
 import json
@@ -73,7 +72,7 @@ def call(number: Any) -> None:  # noqa: ANN401 - as it came
     send(id=number, result={"content": [{"type": "text", "text": text}], **more})
 
 
-def greet(method: str, number: Any) -> None:  # noqa: ANN401 - as it came
+def initialize(method: str, number: Any) -> None:  # noqa: ANN401 - as it came
     can = {"tools": {"listChanged": True}, "logging": {}}
     about = {"name": "rogue", "version": "1"}
     if "newest" not in HOW:
@@ -108,7 +107,7 @@ def answer(message: dict[str, Any]) -> None:
     if LISTED and "stuck" in HOW:
         return
     if method in ("initialize", "server/discover"):
-        greet(method, number)
+        initialize(method, number)
     elif method == "tools/list":
         more = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if "newest" in HOW else {}
         send(id=number, result={"tools": tools(), **more})
@@ -123,6 +122,6 @@ def answer(message: dict[str, Any]) -> None:
 
 
 for line in sys.stdin:
-    with (FOLDER / "heard").open("a") as file:
+    with (FOLDER / "received").open("a") as file:
         file.write(line)
     answer(json.loads(line))

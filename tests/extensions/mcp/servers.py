@@ -1,4 +1,4 @@
-"""Servers of tools, real ones from the registries and our own, how they are configured, and how they are watched."""
+"""MCP servers, real ones and stubs: their configuration, and helpers to observe them."""
 
 import asyncio
 import os
@@ -24,45 +24,49 @@ __all__ = [
     "STUB_TIME",
     "TIME",
     "add",
-    "answered",
     "everything",
     "filesystem",
-    "living",
+    "misbehaving",
     "results",
-    "rogue",
-    "stands",
+    "running_processes",
     "state",
+    "wait_for_state",
+    "wait_for_success",
     "wrapped",
 ]
 
 _BIN = Path(sys.executable).parent
 _NODE = Path(__file__).parents[1] / "node/node_modules/@modelcontextprotocol"
 
-_PATIENT = {"timeout": 60}
-"""Machines that test are busy."""
-GIT: dict[str, Any] = {"command": str(_BIN / "mcp-server-git"), **_PATIENT}
-TIME: dict[str, Any] = {"command": str(_BIN / "mcp-server-time"), "args": ["--local-timezone", "UTC"], **_PATIENT}
+_GENEROUS_TIMEOUTS = {"timeout": 60}
+"""Test machines are busy."""
+GIT: dict[str, Any] = {"command": str(_BIN / "mcp-server-git"), **_GENEROUS_TIMEOUTS}
+TIME: dict[str, Any] = {
+    "command": str(_BIN / "mcp-server-time"),
+    "args": ["--local-timezone", "UTC"],
+    **_GENEROUS_TIMEOUTS,
+}
 
 
 def _stub(kind: str) -> dict[str, Any]:
     return {
         "command": sys.executable,
         "args": ["-I", "-S", str(Path(__file__).with_name("stub_server.py")), kind],
-        **_PATIENT,
+        **_GENEROUS_TIMEOUTS,
     }
 
 
 STUB_TIME = _stub("time")
 STUB_EVERYTHING = _stub("everything")
-"""Tools of the same names. The real ones take a second of a processor to start, which most tests need not."""
+"""Tools of the same names. The real servers need a second of processor time to start, which most tests can avoid."""
 
 
-def rogue(folder: Path, *how: str) -> dict[str, Any]:
-    """Our own, with its manners."""
+def misbehaving(folder: Path, *how: str) -> dict[str, Any]:
+    """Configuration of the misbehaving server."""
     return {
         "command": sys.executable,
         "args": [str(Path(__file__).parent / "misbehaving_server.py"), str(folder), *how],
-        **_PATIENT,
+        **_GENEROUS_TIMEOUTS,
     }
 
 
@@ -73,36 +77,42 @@ def everything(*arguments: str) -> list[str]:
 needs_node = pytest.mark.skipif(
     shutil.which("node") is None or not _NODE.is_dir(), reason="the servers of tests/extensions/node are not installed"
 )
-EVERYTHING: dict[str, Any] = {"command": "node", "args": everything("stdio")[1:], **_PATIENT}
+EVERYTHING: dict[str, Any] = {"command": "node", "args": everything("stdio")[1:], **_GENEROUS_TIMEOUTS}
 
 
 def filesystem(*folders: Path) -> dict[str, Any]:
-    return {"command": "node", "args": [str(_NODE / "server-filesystem/dist/index.js"), *map(str, folders)], **_PATIENT}
+    return {
+        "command": "node",
+        "args": [str(_NODE / "server-filesystem/dist/index.js"), *map(str, folders)],
+        **_GENEROUS_TIMEOUTS,
+    }
 
 
 def wrapped(line: str, server: dict[str, Any]) -> dict[str, Any]:
-    """The server below a shell line, which has its command as `"$@"`."""
+    """Wrap the server in a shell line, which has its command as `"$@"`."""
     return {**server, "command": "sh", "args": ["-c", line, "sh", server["command"], *server.get("args", ())]}
 
 
 async def add(one: ToolClient, **servers: dict[str, Any]) -> dict[str, McpInfo]:
-    """Configured beside those that are there; returns when all have been tried."""
+    """Add servers to the configuration. Returns when each has been tried."""
     for name, server in servers.items():
         await one.client.config_set(one.workspace, f"mcp.{name}", server, scope=1)
-    return {name: await stands(one, name, "connected", "error", "needs auth", "disabled") for name in servers}
+    return {name: await wait_for_state(one, name, "connected", "error", "needs auth", "disabled") for name in servers}
 
 
 async def results(one: ToolClient, *calls: tuple[str, object]) -> list[ToolResult]:
-    """In the order of the calls, whichever was done first."""
-    return sorted(await one.do(*calls), key=lambda result: result.tool_call_id)
+    """Call tools. Returns the results in the order of the calls."""
+    return sorted(await one.call_tools_and_wait(*calls), key=lambda result: result.tool_call_id)
 
 
 async def state(one: ToolClient, name: str) -> McpInfo:
     return (await one.client.mcp_states(one.workspace))[name]
 
 
-async def stands(one: ToolClient, name: str, *wanted: str, but: Callable[[McpInfo], bool] = lambda _: True) -> McpInfo:
-    """Until it stands so."""
+async def wait_for_state(
+    one: ToolClient, name: str, *wanted: str, but: Callable[[McpInfo], bool] = lambda _: True
+) -> McpInfo:
+    """Wait for this state."""
     async with asyncio.timeout(100), one.client.events(one.workspace, since=0) as events:
         await read_until(events, lambda item: isinstance(item.event, HelloEvent))
         while (info := await state(one, name)).state not in wanted or not but(info):
@@ -112,45 +122,45 @@ async def stands(one: ToolClient, name: str, *wanted: str, but: Callable[[McpInf
     return info
 
 
-async def answered(one: ToolClient, call: tuple[str, object]) -> ToolResult:
-    """Until it is no error: a server that comes back on a busy machine may miss a time limit first."""
+async def wait_for_success(one: ToolClient, call: tuple[str, object]) -> ToolResult:
+    """Repeat a call until it succeeds: a server that restarts on a busy machine may exceed a time limit first."""
     async with asyncio.timeout(100):
-        while (result := (await one.do(call))[0]).is_error:
+        while (result := (await one.call_tools_and_wait(call))[0]).is_error:
             pass
     return result
 
 
-def own(server: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same server under a path of this folder, by which its processes are found."""
+def private_copy(server: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the same server under a path in this folder, by which its processes are found."""
     link = folder / Path(server["command"]).name
     link.symlink_to(server["command"])
     return {**server, "command": str(link)}
 
 
-def living(folder: Path, word: str = "") -> list[int]:
-    """The processes whose command line names the folder, and this word."""
+def running_processes(folder: Path, word: str = "") -> list[int]:
+    """Return the processes whose command line contains the folder and this word."""
     return [int(line.partition(":")[0]) for line in survivors(str(folder)) if word in line]
 
 
-async def gone(*pids: int) -> None:
-    """Until these have ended."""
+async def wait_until_gone(*pids: int) -> None:
+    """Wait until these processes have ended."""
     loop = asyncio.get_running_loop()
     for pid in pids:
         try:
             end = os.pidfd_open(pid)
         except ProcessLookupError:
             continue
-        told = asyncio.Event()
-        loop.add_reader(end, told.set)
+        published = asyncio.Event()
+        loop.add_reader(end, published.set)
         try:
             async with asyncio.timeout(30):
-                await told.wait()
+                await published.wait()
         finally:
             loop.remove_reader(end)
             os.close(end)
 
 
-async def dead(folder: Path) -> None:
-    """Until nothing that names the folder lives."""
-    while pids := living(folder):
-        await gone(*pids)
+async def wait_until_dead(folder: Path) -> None:
+    """Wait until no process with the folder in its command line is running."""
+    while pids := running_processes(folder):
+        await wait_until_gone(*pids)

@@ -1,6 +1,6 @@
-"""A small MCP server that starts in milliseconds, with tools of two servers from the registries.
+"""Small MCP server that starts in milliseconds, with tools of two real servers.
 
-    python -I -S stub_server.py time | everything [WORD...]
+python -I -S stub_server.py time | everything [WORD...]
 
 `time` has `get_current_time` and `convert_time`. `everything` has `echo`, `get-env` and
 `trigger-long-running-operation`, a resource and a prompt with arguments. Further words are ignored.
@@ -30,7 +30,7 @@ CAPABILITIES: dict[str, Any] = {"time": {"tools": {}}, "everything": {"tools": {
 
 
 class Operation:
-    """A call that takes its time and tells how far it is."""
+    """A long call that reports its progress."""
 
     def __init__(self, number: object, arguments: dict[str, Any], token: object) -> None:
         self.number = number
@@ -41,7 +41,7 @@ class Operation:
         self.next_at = time.monotonic()
 
     def advance(self) -> bool:
-        """Tell of the next step. True when it was the last."""
+        """Report the next step. Returns True for the last one."""
         self.done += 1
         self.next_at += self.pause
         progress = {"progressToken": self.token, "progress": self.done, "total": self.steps}
@@ -56,20 +56,22 @@ def send(**message: object) -> None:
     os.write(1, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
 
-def said(number: object, text: str) -> None:
+def send_text_result(number: object, text: str) -> None:
     send(id=number, result={"content": [{"type": "text", "text": text}]})
 
 
 def call(number: object, parameters: dict[str, Any]) -> None:
     name, given = parameters["name"], parameters.get("arguments") or {}
     if name == "echo":
-        said(number, f"Echo: {given['message']}")
+        send_text_result(number, f"Echo: {given['message']}")
     elif name == "get-env":
-        said(number, json.dumps(dict(os.environ)))
+        send_text_result(number, json.dumps(dict(os.environ)))
     elif name == "trigger-long-running-operation":
         operations.append(Operation(number, given, parameters.get("_meta", {}).get("progressToken")))
     else:
-        said(number, json.dumps({"timezone": given.get("timezone"), "datetime": "2026-01-01T12:00:00+00:00"}))
+        send_text_result(
+            number, json.dumps({"timezone": given.get("timezone"), "datetime": "2026-01-01T12:00:00+00:00"})
+        )
 
 
 def weather(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def main() -> None:
         for one in [one for one in operations if one.next_at <= time.monotonic()]:
             if one.advance():
                 operations.remove(one)
-                said(one.number, f"Long running operation completed. Duration: {one.steps} steps.")
+                send_text_result(one.number, f"Long running operation completed. Duration: {one.steps} steps.")
 
 
 main()

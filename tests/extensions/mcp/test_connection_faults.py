@@ -1,4 +1,4 @@
-"""Servers that are killed, stalled, flooding, crashing, wrong: each is a tool error, never the end of a turn."""
+"""MCP servers that are killed, stalled, flooding, crashing or invalid: each is a tool error, and the turn continues."""
 
 import asyncio
 import json
@@ -9,23 +9,24 @@ from typing import Any
 
 import pytest
 
-from e2e.tool_client import ToolClient, tool_client, until
+from e2e.tool_client import ToolClient, tool_client
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
     STUB_TIME,
     add,
-    answered,
-    dead,
     filesystem,
-    gone,
-    living,
     needs_node,
-    own,
+    private_copy,
     results,
-    stands,
+    running_processes,
+    wait_for_state,
+    wait_for_success,
+    wait_until_dead,
+    wait_until_gone,
     wrapped,
 )
 from holdfast.domain.events import HelloEvent, McpEvent
+from holdfast.testing.gates import until
 from server.helpers import read_until
 
 pytestmark = needs_node
@@ -35,69 +36,69 @@ ECHO = ("mcp_all_echo", {"message": "hi"})
 
 
 def marked(server: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A server of Node, with the folder as an argument that it does not look at."""
+    """Return a Node server with the folder as an argument that it ignores."""
     return {**server, "args": [*server["args"], str(folder)]}
 
 
-async def test_a_server_that_is_killed_in_a_call_is_an_error_and_comes_back(tmp_path: Path) -> None:
+async def test_server_killed_during_call_is_error_and_restarts(tmp_path: Path) -> None:
     async with tool_client() as one:
         await add(one, all=marked(STUB_EVERYTHING, tmp_path))
         session = await one.session()
-        run = await one.ask(session, LONG, ECHO)
-        await one.says(session, "1/60\n")
-        (pid,) = living(tmp_path)
+        run = await one.call_tools(session, LONG, ECHO)
+        await one.wait_for_output(session, "1/60\n")
+        (pid,) = running_processes(tmp_path)
         os.kill(pid, signal.SIGKILL)
-        assert (await one.end(run)).outcome == "completed"
+        assert (await one.run_end(run)).outcome == "completed"
         killed, echoed = sorted(await one.results(session), key=lambda result: result.tool_call_id)
         assert killed.is_error
         assert "went away" in killed.content
         assert "exit code 137" in killed.content
         assert echoed.content == "Echo: hi", "the next call has it started again"
-        assert living(tmp_path) != [pid]
+        assert running_processes(tmp_path) != [pid]
 
 
-async def test_a_server_that_stalls_is_given_up_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_server_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
     async with tool_client() as one:
         await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30, "call_timeout": 2})
-        (pid,) = living(tmp_path)
+        (pid,) = running_processes(tmp_path)
         os.kill(pid, signal.SIGSTOP)
-        (stalled,) = await one.do(ECHO)
+        (stalled,) = await one.call_tools_and_wait(ECHO)
         assert stalled.is_error
         assert "said nothing for 2 s" in stalled.content
-        await gone(pid)
-        assert (await answered(one, ECHO)).content == "Echo: hi"
+        await wait_until_gone(pid)
+        assert (await wait_for_success(one, ECHO)).content == "Echo: hi"
 
 
-async def test_an_idle_server_is_tried_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that was never sent may be sent to the next one."""
+async def test_idle_server_is_pinged_before_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that was never sent may be sent to the next process."""
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_AFTER_IDLE", 0.0)
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 1.0)
     async with tool_client() as one:
         await add(one, all={**marked(STUB_EVERYTHING, tmp_path), "timeout": 30})
-        (pid,) = living(tmp_path)
+        (pid,) = running_processes(tmp_path)
         os.kill(pid, signal.SIGSTOP)
-        (echoed,) = await one.do(ECHO)
+        (echoed,) = await one.call_tools_and_wait(ECHO)
         assert echoed.content == "Echo: hi"
-        assert living(tmp_path) != [pid]
+        assert running_processes(tmp_path) != [pid]
 
 
 async def test_a_cancelled_call_is_cancelled_on_the_server(tmp_path: Path) -> None:
     """R4, R5: at once, and the server stays."""
-    heard = tmp_path / "heard"
+    received = tmp_path / "received"
     async with tool_client() as one:
-        await add(one, all=wrapped(f'tee {heard} | "$@"', STUB_EVERYTHING))
+        await add(one, all=wrapped(f'tee {received} | "$@"', STUB_EVERYTHING))
         session = await one.session()
-        run = await one.ask(session, LONG)
-        await one.says(session, "1/60\n")
+        run = await one.call_tools(session, LONG)
+        await one.wait_for_output(session, "1/60\n")
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
-        await until(lambda: b"notifications/cancelled" in heard.read_bytes())
-        sent = [json.loads(line) for line in heard.read_text().splitlines()]
+        assert (await one.run_end(run)).cancelled
+        await until(lambda: b"notifications/cancelled" in received.read_bytes())
+        sent = [json.loads(line) for line in received.read_text().splitlines()]
         (asked,) = [item for item in sent if item.get("method") == "tools/call"]
         (cancelled,) = [item for item in sent if item.get("method") == "notifications/cancelled"]
         assert cancelled["params"]["requestId"] == asked["id"]
-        (echoed,) = await one.do(ECHO)
+        (echoed,) = await one.call_tools_and_wait(ECHO)
         assert echoed.content == "Echo: hi"
 
 
@@ -105,29 +106,29 @@ async def test_a_cancel_does_not_wait_for_a_server_that_stalls(tmp_path: Path) -
     async with tool_client() as one:
         await add(one, all=marked(STUB_EVERYTHING, tmp_path))
         session = await one.session()
-        run = await one.ask(session, LONG)
-        await one.says(session, "1/60\n")
-        (pid,) = living(tmp_path)
+        run = await one.call_tools(session, LONG)
+        await one.wait_for_output(session, "1/60\n")
+        (pid,) = running_processes(tmp_path)
         os.kill(pid, signal.SIGSTOP)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
 
 
-async def test_a_flood_of_words_is_bounded_and_harms_nobody(tmp_path: Path) -> None:
+async def test_flood_of_output_is_bounded(tmp_path: Path) -> None:
     flood = "yes a flood of words >&2 & echo junk; exec "
     async with tool_client() as one:
-        await add(one, time=wrapped(flood + '"$@"', own(STUB_TIME, tmp_path)))
+        await add(one, time=wrapped(flood + '"$@"', private_copy(STUB_TIME, tmp_path)))
         now = ("mcp_time_get_current_time", {"timezone": "UTC"})
         for result in await results(one, now, now, now):
             assert not result.is_error
-        # The flood has a process of its own, which may start to write after the first results.
+        # The flood has its own process, which may start to write after the first results.
         said = ""
         async with asyncio.timeout(20):
             while "a flood of words" not in said:
                 said = (await one.client.mcp_log(one.workspace, "time")).text
         assert len(said) < 100_000
         assert "[stdout] junk" in said or "truncated" in said
-    assert not living(tmp_path)
+    assert not running_processes(tmp_path)
 
 
 def _broken(one: ToolClient) -> dict[str, dict[str, Any]]:
@@ -145,7 +146,7 @@ def _broken(one: ToolClient) -> dict[str, dict[str, Any]]:
     }
 
 
-async def test_what_cannot_start_says_why_and_what_to_do() -> None:
+async def test_failed_start_reports_reason_and_remedy() -> None:
     async with tool_client() as one:
         found = await add(one, **_broken(one))
         assert found.pop("off").state == "disabled"
@@ -164,18 +165,18 @@ async def test_what_cannot_start_says_why_and_what_to_do() -> None:
         }
         assert {name: text for name, text in expected.items() if text not in reasons[name]} == {}
         report = await one.client.doctor(one.workspace, "mcp servers")
-        told = {finding.what.split(" ")[0]: finding for finding in report.findings}
-        assert told.keys() == {f"mcp.{name}" for name in expected}
-        assert told["mcp.wrong"].severity == "error"
-        assert told["mcp.wrong"].file.endswith("config.json")
-        assert "holdfast mcp logs wrong" in told["mcp.wrong"].what_to_do
-        (bare,) = await one.do(("mcp_wrong_anything", {}))
+        published = {finding.what.split(" ")[0]: finding for finding in report.findings}
+        assert published.keys() == {f"mcp.{name}" for name in expected}
+        assert published["mcp.wrong"].severity == "error"
+        assert published["mcp.wrong"].file.endswith("config.json")
+        assert "holdfast mcp logs wrong" in published["mcp.wrong"].what_to_do
+        (bare,) = await one.call_tools_and_wait(("mcp_wrong_anything", {}))
         assert bare.is_error
         assert (await one.client.mcp_log(one.workspace, "crash")).text.startswith("it broke\n")
 
 
-async def test_states_are_told_to_those_who_listen() -> None:
-    """In the words that stock clients know."""
+async def test_states_are_published() -> None:
+    """With the event types of stock clients."""
     async with tool_client() as one, one.client.events(one.workspace, since=0) as events:
         await read_until(events, lambda item: isinstance(item.event, HelloEvent))
         await one.client.config_set(one.workspace, "mcp.time", STUB_TIME, scope=1)
@@ -189,7 +190,7 @@ async def test_states_are_told_to_those_who_listen() -> None:
 
 
 async def test_a_closed_workspace_leaves_no_process(tmp_path: Path) -> None:
-    """C-49, R4: also of servers that do not want to go; those of another workspace stay."""
+    """C-49, R4: including servers that ignore the stop; those of another workspace stay."""
     stubborn = "trap '' TERM; setsid sleep 6000 & "
     other = tmp_path / "other"
     other.mkdir()
@@ -200,17 +201,17 @@ async def test_a_closed_workspace_leaves_no_process(tmp_path: Path) -> None:
             stubborn=wrapped(f'{stubborn} : {tmp_path}; "$@"; sleep 6000', STUB_TIME),
             stopped=marked(STUB_EVERYTHING, tmp_path),
         )
-        second = await one.client.create_workspace(one.server.place.project("second"), yolo=True)
+        second = await one.client.create_workspace(one.server.directory.project("second"), yolo=True)
         await one.client.config_set(second.id, "mcp.files", filesystem(other), scope=1)
-        mine = living(tmp_path)
+        mine = running_processes(tmp_path)
         assert len(mine) >= 3
-        (pid,) = living(tmp_path, "everything")
+        (pid,) = running_processes(tmp_path, "everything")
         os.kill(pid, signal.SIGSTOP)
         elsewhere = ToolClient(one.server, one.client, second.id, one.model)
-        await stands(elsewhere, "files", "connected")
+        await wait_for_state(elsewhere, "files", "connected")
         await one.client.leave_workspace(one.workspace)
-        await gone(*set(mine) - set(living(other)))
-        assert set(living(tmp_path)) == set(living(other))
-        assert living(other)
-        await stands(elsewhere, "files", "connected")
-    await dead(tmp_path)
+        await wait_until_gone(*set(mine) - set(running_processes(other)))
+        assert set(running_processes(tmp_path)) == set(running_processes(other))
+        assert running_processes(other)
+        await wait_for_state(elsewhere, "files", "connected")
+    await wait_until_dead(tmp_path)

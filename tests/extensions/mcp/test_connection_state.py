@@ -1,10 +1,10 @@
-"""How a server stands, and when it is tried again."""
+"""State of a server connection and its retries."""
 
 from holdfast.extensions.mcp import mcp_types
 from holdfast.extensions.mcp.mcp_types import McpServerState
 
 
-def test_a_server_is_tried_later_each_time_and_then_left_alone() -> None:
+def test_retries_back_off_and_stop() -> None:
     standing = mcp_types.INITIAL
     pauses: list[float | None] = []
     while standing.delay is not None:
@@ -15,7 +15,7 @@ def test_a_server_is_tried_later_each_time_and_then_left_alone() -> None:
     assert mcp_types.retry_delay(0) == 0.5
 
 
-def test_what_only_a_person_can_mend_is_not_tried_again() -> None:
+def test_permanent_failure_is_not_retried() -> None:
     assert (
         mcp_types.attempt_failed(mcp_types.attempt_started(mcp_types.INITIAL), "no such program", is_final=True).delay
         is None
@@ -24,14 +24,14 @@ def test_what_only_a_person_can_mend_is_not_tried_again() -> None:
     assert mcp_types.DISABLED.delay is None
 
 
-def test_why_it_failed_is_told_until_it_succeeds() -> None:
+def test_failure_reason_is_kept_until_success() -> None:
     failed = mcp_types.attempt_failed(mcp_types.INITIAL, "It is away.")
     again = mcp_types.attempt_started(failed)
     assert (again.state, again.reason) == ("starting", "It is away.")
     assert mcp_types.connected(again) == McpServerState("connected", failures=1)
 
 
-def test_a_connection_that_lasted_makes_up_for_what_failed_before() -> None:
+def test_lasting_connection_resets_failures() -> None:
     shaky = mcp_types.connected(McpServerState("starting", "", failures=5))
     assert mcp_types.connection_lost(shaky, "gone", lasted=mcp_types.STABLE_AFTER - 1).failures == 6
     assert mcp_types.connection_lost(shaky, "gone", lasted=mcp_types.STABLE_AFTER) == McpServerState(

@@ -1,4 +1,4 @@
-"""Waiting for MCP servers, in virtual time; questions of servers, round by round; bounds of what they send."""
+"""Waits for MCP servers in virtual time, elicitation round by round, and bounds of messages."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import HoldfastError, ToolError
-from holdfast.domain.tools import Inquiry, ToolContext
+from holdfast.domain.tools import QuestionBatch, ToolContext
 from holdfast.extensions.mcp import bounded_wait as module
 from holdfast.extensions.mcp.bounded_wait import DetachedWait, RateLimit, StartLimiter
 from holdfast.extensions.mcp.elicitation import elicit, form_content, form_fields
@@ -26,8 +26,8 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _stubborn(seconds: float) -> None:
-    """Takes so long to end when it is cancelled."""
+async def _slow_to_cancel(seconds: float) -> None:
+    """Sleep, and take this long to end after a cancel."""
     try:
         await elapse(100)
     finally:
@@ -44,8 +44,8 @@ async def _stubborn(seconds: float) -> None:
         ([0.25, 0.5, 0.25, 0.0], 1.0),
     ],
 )
-def test_nothing_is_waited_for_longer_than_the_limit(limits: float | list[float], ends_at: float) -> None:
-    """A limit that is a function is read again whenever its time is over."""
+def test_wait_never_exceeds_limit(limits: float | list[float], ends_at: float) -> None:
+    """A limit that is a function is read again whenever it expires."""
 
     async def main() -> None:
         patience = DetachedWait()
@@ -58,7 +58,7 @@ def test_nothing_is_waited_for_longer_than_the_limit(limits: float | list[float]
     in_virtual_time(main)
 
 
-def test_a_limit_of_none_is_for_ever_and_results_and_errors_come_through() -> None:
+def test_no_limit_waits_forever_and_passes_results_and_errors() -> None:
     async def fails() -> None:
         await elapse(50)
         raise HoldfastError("planned")
@@ -79,11 +79,11 @@ def test_a_limit_of_none_is_for_ever_and_results_and_errors_come_through() -> No
 
 
 @pytest.mark.parametrize(("seconds", "ends_at"), [(0.05, 1.05), (60.0, 1.1)])
-def test_a_question_that_was_given_up_is_left_to_itself_after_a_moment(seconds: float, ends_at: float) -> None:
+def test_abandoned_request_is_detached_after_grace(seconds: float, ends_at: float) -> None:
     async def main() -> None:
         patience = DetachedWait()
         with pytest.raises(TimeoutError):
-            await patience.wait(_stubborn(seconds), 1.0, name="x")
+            await patience.wait(_slow_to_cancel(seconds), 1.0, name="x")
         assert now() == pytest.approx(ends_at)
         waiting = start(patience.wait(elapse(100), 50.0, name="y"))
         await elapse(1)
@@ -96,7 +96,7 @@ def test_a_question_that_was_given_up_is_left_to_itself_after_a_moment(seconds: 
     in_virtual_time(main)
 
 
-def test_doors_let_in_a_few_and_one_that_hangs_gives_way_once() -> None:
+def test_start_slots_are_limited_and_hanging_start_yields_once() -> None:
     async def main() -> None:
         doors = StartLimiter(2, 3.0)
         entered: list[tuple[str, float]] = []
@@ -110,7 +110,7 @@ def test_doors_let_in_a_few_and_one_that_hangs_gives_way_once() -> None:
         await elapse(20)
         assert entered == [("a", 0), ("b", 0), ("c", 1), ("d", 3), ("e", 4)]
         assert all(task.done() for task in tasks)
-        # A visitor that gave way and then left has freed one place, not two; no timer is left that frees another.
+        # A holder that was displaced and then left has freed one slot, not two; no timer is left that frees another.
         assert doors._slots._value == 2
         await elapse(20)
         assert doors._slots._value == 2
@@ -118,7 +118,7 @@ def test_doors_let_in_a_few_and_one_that_hangs_gives_way_once() -> None:
     in_virtual_time(main)
 
 
-def test_defaults_of_the_doors_and_of_the_pace() -> None:
+def test_defaults_of_start_slots_and_pace() -> None:
     async def main() -> None:
         assert (StartLimiter()._slots._value, StartLimiter()._seconds) == (3, 3.0)
         pace = RateLimit()
@@ -136,14 +136,14 @@ def test_defaults_of_the_doors_and_of_the_pace() -> None:
     in_virtual_time(main)
 
 
-def test_the_life_of_a_call() -> None:
+def test_call_timeout_with_progress_and_questions() -> None:
     """Progress extends it before it is passed on; a question suspends it, and its answer extends it."""
 
     async def main() -> None:
         left: list[float | None] = []
         gate = asyncio.Event()
 
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
+        async def report_progress(progress: float, total: float | None, message: str | None) -> None:
             assert (progress, total, message) == (1.0, 2.0, "m")
             left.append(life.remaining())
 
@@ -151,7 +151,7 @@ def test_the_life_of_a_call() -> None:
             await gate.wait()
             return dict(wanted)
 
-        life = _InactivityTimer(10.0, tell, ask)
+        life = _InactivityTimer(10.0, report_progress, ask)
         await elapse(4)
         assert life.remaining() == 6.0
         await life.on_progress(1.0, 2.0, "m")
@@ -169,12 +169,12 @@ def test_the_life_of_a_call() -> None:
         await life.close()
         assert len(life._elicitations) == 0, "it ends after its questions"
         assert await question == {"action": "cancel"}
-        assert _InactivityTimer(0.0, tell, ask).remaining() is None
+        assert _InactivityTimer(0.0, report_progress, ask).remaining() is None
 
     in_virtual_time(main)
 
 
-# Questions of servers
+# Elicitation
 
 
 def form(required: tuple[str, ...] = (), **properties: object) -> Json:
@@ -182,16 +182,16 @@ def form(required: tuple[str, ...] = (), **properties: object) -> Json:
     return {"message": "Who?", "requestedSchema": schema}
 
 
-def told(**given: Any) -> QuestionAnswer:  # noqa: ANN401
+def answer_with(**given: Any) -> QuestionAnswer:  # noqa: ANN401
     return QuestionAnswer("q", **given)
 
 
-def asked(wanted: Json, *rounds: Any) -> tuple[Json, list[Inquiry]]:  # noqa: ANN401
-    inquiries: list[Inquiry] = []
+def run_elicitation(wanted: Json, *rounds: Any) -> tuple[Json, list[QuestionBatch]]:  # noqa: ANN401
+    inquiries: list[QuestionBatch] = []
     script = list(rounds)
 
-    async def ask_questions(inquiry: Inquiry) -> Any:  # noqa: ANN401
-        inquiries.append(inquiry)
+    async def ask_questions(batch: QuestionBatch) -> Any:  # noqa: ANN401
+        inquiries.append(batch)
         given = script.pop(0)
         if isinstance(given, Exception):
             raise given
@@ -202,7 +202,7 @@ def asked(wanted: Json, *rounds: Any) -> tuple[Json, list[Inquiry]]:  # noqa: AN
 
 
 NUMBER, NAME = {"type": "number"}, {"type": "string"}
-ODD, ONE = told(fill_in_text="odd"), told(fill_in_text="1")
+ODD, ONE = answer_with(fill_in_text="odd"), answer_with(fill_in_text="1")
 
 
 @pytest.mark.parametrize(
@@ -215,22 +215,22 @@ ODD, ONE = told(fill_in_text="odd"), told(fill_in_text="1")
         (form(n=NUMBER), [None], {"action": "decline"}),
         (form(n=NUMBER), [[ODD], None], {"action": "decline"}),
         (form(n=NUMBER), [ToolError("nobody")], {"action": "cancel"}),
-        ({"message": "Go?"}, [[told(yes=True)]], {"action": "accept"}),
-        ({"message": "Go?"}, [[told(yes=False)]], {"action": "decline"}),
-        ({"message": "Go?"}, [[told()]], {"action": "decline"}),
+        ({"message": "Go?"}, [[answer_with(yes=True)]], {"action": "accept"}),
+        ({"message": "Go?"}, [[answer_with(yes=False)]], {"action": "decline"}),
+        ({"message": "Go?"}, [[answer_with()]], {"action": "decline"}),
         (form((), **{f"f{number}": NAME for number in range(25)}), [], {"action": "cancel"}),
     ],
 )
 def test_rounds_of_a_question(wanted: Json, rounds: list[Any], expected: Json) -> None:
-    answer, inquiries = asked(wanted, *rounds)
+    answer, inquiries = run_elicitation(wanted, *rounds)
     assert answer == expected
     assert len(inquiries) == len(rounds)
 
 
 def test_only_wrong_answers_are_requested_again() -> None:
     wanted = form(a=NUMBER, b=NAME, c=NUMBER)
-    text = told(fill_in_text="text")
-    answer, inquiries = asked(wanted, [ODD, text, ODD], [ONE, ODD], [ONE])
+    text = answer_with(fill_in_text="text")
+    answer, inquiries = run_elicitation(wanted, [ODD, text, ODD], [ONE, ODD], [ONE])
     assert answer == {"action": "accept", "content": {"a": 1, "b": "text", "c": 1}}
     assert [[question.question for question in one.questions] for one in inquiries] == [
         ["a?", "b?", "c?"],
@@ -250,20 +250,20 @@ CHOICE = {"type": "string", "oneOf": [{"const": "x", "title": "Ex"}, {"const": "
 @pytest.mark.parametrize(
     ("schema", "answer", "value"),
     [
-        (CHOICE, told(fill_in_text="EX"), "x"),
-        (CHOICE, told(fill_in_text="X"), "x"),
-        (CHOICE, told(fill_in_text="Y"), "y"),
-        (CHOICE, told(fill_in_text="z"), "wrong"),
-        (CHOICE, told(selected_ids=("y",), fill_in_text="x"), "y"),
-        ({"type": "integer"}, told(fill_in_text="1,5"), "wrong"),
-        ({"type": "integer"}, told(fill_in_text="2,0"), 2),
-        (NUMBER, told(fill_in_text="1,5"), 1.5),
-        (NUMBER, told(fill_in_text="inf"), "wrong"),
-        (NUMBER, told(fill_in_text=" "), "absent"),
-        (NUMBER | {"default": 7}, told(), 7),
-        (NUMBER | {"default": 7}, told(fill_in_text="0"), 0),
-        ({"type": "boolean"}, told(yes=False), False),
-        ({"type": "array", "items": {"enum": ["p", "q"]}}, told(fill_in_text="P"), ["p"]),
+        (CHOICE, answer_with(fill_in_text="EX"), "x"),
+        (CHOICE, answer_with(fill_in_text="X"), "x"),
+        (CHOICE, answer_with(fill_in_text="Y"), "y"),
+        (CHOICE, answer_with(fill_in_text="z"), "wrong"),
+        (CHOICE, answer_with(selected_ids=("y",), fill_in_text="x"), "y"),
+        ({"type": "integer"}, answer_with(fill_in_text="1,5"), "wrong"),
+        ({"type": "integer"}, answer_with(fill_in_text="2,0"), 2),
+        (NUMBER, answer_with(fill_in_text="1,5"), 1.5),
+        (NUMBER, answer_with(fill_in_text="inf"), "wrong"),
+        (NUMBER, answer_with(fill_in_text=" "), "absent"),
+        (NUMBER | {"default": 7}, answer_with(), 7),
+        (NUMBER | {"default": 7}, answer_with(fill_in_text="0"), 0),
+        ({"type": "boolean"}, answer_with(yes=False), False),
+        ({"type": "array", "items": {"enum": ["p", "q"]}}, answer_with(fill_in_text="P"), ["p"]),
     ],
 )
 def test_values_of_answers(schema: Json, answer: QuestionAnswer, value: object) -> None:
@@ -302,5 +302,5 @@ def test_bounds_of_a_sentence() -> None:
     assert error_message(failed) == "It answered with status 502."
 
 
-def test_an_answer_has_defaults() -> None:
-    assert msgspec.to_builtins(told()) == {"request_id": "q"}
+def test_answer_defaults() -> None:
+    assert msgspec.to_builtins(answer_with()) == {"request_id": "q"}

@@ -1,4 +1,4 @@
-"""What a server wants to know of a person: asked as questions of ours, answered as it wants it."""
+"""Elicitation: requests of a server are shown as questions and answered in its schema."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def answers(*given: Mapping[str, Any]) -> list[QuestionAnswer]:
     return [msgspec.convert({"request_id": "q", **one}, QuestionAnswer) for one in given]
 
 
-def test_each_kind_is_asked_in_its_own_way() -> None:
+def test_each_schema_type_has_its_question_type() -> None:
     fields = form_fields(
         "s",
         form(
@@ -86,13 +86,13 @@ def test_each_kind_is_asked_in_its_own_way() -> None:
         ({"type": "string"}, {}),
     ],
 )
-def test_what_does_not_fit_is_asked_again(schema: dict[str, Any], answer: dict[str, Any]) -> None:
+def test_invalid_answer_is_requested_again(schema: dict[str, Any], answer: dict[str, Any]) -> None:
     asked = form(x=schema)
     asked["requestedSchema"]["required"] = ["x"]
     assert form_content(form_fields("s", asked), answers(answer)) == ({}, ("x",))
 
 
-def test_addresses_and_empty_forms_want_a_yes() -> None:
+def test_urls_and_empty_forms_need_confirmation() -> None:
     for wanted in ({"mode": "url", "message": "Log in", "url": "https://host/x"}, {"message": "Go?"}, form(), {}):
         (field,) = form_fields("s", wanted)
         assert field.question.type == "yes_no"
@@ -107,23 +107,23 @@ _JSON = anything("type", "enum", "oneOf", "items", "title", "properties", "requi
 
 
 @given(_JSON, st.dictionaries(st.sampled_from(["type", "enum", "oneOf", "items", "title", "enumNames"]), _JSON))
-def test_whatever_a_server_asks_is_a_question(schema: object, inside: dict[str, Any]) -> None:
+def test_any_schema_becomes_a_question(schema: object, inside: dict[str, Any]) -> None:
     for wanted in ({"requestedSchema": schema}, form(x=inside), form(x=schema)):
         fields = form_fields("s", wanted)
         assert all(field.question.question for field in fields)
         form_content(fields, answers(*({} for _ in fields)))
 
 
-async def _asked(one: ToolClient) -> QuestionRequest:
+async def _pending_questions(one: ToolClient) -> QuestionRequest:
     async with asyncio.timeout(40):
         while not (found := await one.client.pending_questions(one.workspace)):
             pass
     return found[0]
 
 
-async def _answered(one: ToolClient, **given: dict[str, Any]) -> None:
-    """Those whose question begins so; the others are skipped."""
-    batch = await _asked(one)
+async def _answer_questions(one: ToolClient, **given: dict[str, Any]) -> None:
+    """Answer the questions that begin with these texts; the others are skipped."""
+    batch = await _pending_questions(one)
     said = [
         {"request_id": item.id, **next((how for name, how in given.items() if item.label.startswith(name)), {})}
         for item in batch.questions
@@ -137,46 +137,46 @@ async def _result(one: ToolClient, session: Any) -> ToolResult:  # noqa: ANN401 
 
 
 @needs_node
-async def test_a_person_is_asked_for_a_server_and_the_call_waits() -> None:
-    """Also longer than a call may be silent: nobody is given up because somebody thinks."""
+async def test_elicitation_suspends_call() -> None:
+    """Also longer than the idle limit of a call: it does not run while the user answers."""
     async with tool_client() as one:
         await add(one, all={**EVERYTHING, "call_timeout": 1})
         session = await one.session()
-        run = await one.ask(session, ASK)
-        batch = await _asked(one)
+        run = await one.call_tools(session, ASK)
+        batch = await _pending_questions(one)
         assert batch.session_id == session
         assert batch.confirm_description == "They are sent to the MCP server all together."
         # The name is required.
-        await _answered(one, Integer={"fill_in_text": "not a number"})
+        await _answer_questions(one, Integer={"fill_in_text": "not a number"})
         async with asyncio.timeout(40):
-            while (again := await _asked(one)).id == batch.id:
+            while (again := await _pending_questions(one)).id == batch.id:
                 pass
         assert [item.label for item in again.questions] == ["String", "Integer"]
         assert again.questions[0].description.startswith("That does not fit")
-        await _answered(one, String={"fill_in_text": "Ada"}, Integer={"fill_in_text": "8"})
-        assert (await one.end(run)).outcome == "completed"
-        told = (await _result(one, session)).content
-        assert "Ada" in told
-        assert json.dumps(8) in told
+        await _answer_questions(one, String={"fill_in_text": "Ada"}, Integer={"fill_in_text": "8"})
+        assert (await one.run_end(run)).outcome == "completed"
+        published = (await _result(one, session)).content
+        assert "Ada" in published
+        assert json.dumps(8) in published
 
 
 @needs_node
-async def test_a_question_of_a_server_ends_with_its_run_or_with_a_no() -> None:
+async def test_elicitation_ends_with_run_or_decline() -> None:
     async with tool_client() as one:
         await add(one, all=EVERYTHING)
         session = await one.session()
-        run = await one.ask(session, ASK)
-        batch = await _asked(one)
+        run = await one.call_tools(session, ASK)
+        batch = await _pending_questions(one)
         await one.client.cancel_question(one.workspace, batch.id)
-        assert (await one.end(run)).outcome == "completed"
+        assert (await one.run_end(run)).outcome == "completed"
         assert "declined" in (await _result(one, session)).content
-        run = await one.ask(session, ASK)
-        await _asked(one)
+        run = await one.call_tools(session, ASK)
+        await _pending_questions(one)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
         assert await one.client.pending_questions(one.workspace) == ()
-        alone = await one.ask(session, ASK, interactive=False)
-        assert (await one.end(alone)).outcome == "completed"
+        alone = await one.call_tools(session, ASK, interactive=False)
+        assert (await one.run_end(alone)).outcome == "completed"
         assert "cancelled" in (await _result(one, session)).content
 
 

@@ -1,17 +1,16 @@
-"""Servers behind an address, over both transports; gone and back again."""
+"""Remote MCP servers over both transports, with restarts."""
 
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from e2e.tool_client import tool_client
-from extensions.mcp.authorization_server import office
-from extensions.mcp.servers import add, answered, everything, needs_node, results, stands
+from extensions.mcp.authorization_server import authorization_server
+from extensions.mcp.servers import add, everything, needs_node, results, wait_for_state, wait_for_success
 
 pytestmark = needs_node
 
@@ -19,16 +18,9 @@ PATHS = {"http": ("streamableHttp", "/mcp"), "sse": ("sse", "/sse")}
 ECHO = ("mcp_all_echo", {"message": "hi"})
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 @asynccontextmanager
 async def listening(kind: str, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The server that has everything, at a port."""
+    """Run the `everything` server at a port."""
     process = await asyncio.create_subprocess_exec(
         *everything(PATHS[kind][0]), stderr=asyncio.subprocess.PIPE, env={**os.environ, "PORT": str(port)}
     )
@@ -45,8 +37,8 @@ async def listening(kind: str, port: int) -> AsyncIterator[asyncio.subprocess.Pr
 
 
 @pytest.mark.parametrize("kind", PATHS)
-async def test_the_same_over_another_transport(kind: str) -> None:
-    port = free_port()
+async def test_tools_over_each_transport(kind: str, reserved_port: int) -> None:
+    port = reserved_port
     settings = {"type": kind, "url": f"http://127.0.0.1:{port}{PATHS[kind][1]}", "timeout": 30}
     async with tool_client() as one:
         async with listening(kind, port):
@@ -56,64 +48,64 @@ async def test_the_same_over_another_transport(kind: str) -> None:
             assert (echoed.content, total.content) == ("Echo: hi", "The sum of 2 and 3 is 5.")
             session = await one.session()
             long = ("mcp_all_trigger-long-running-operation", {"duration": 60, "steps": 60})
-            run = await one.ask(session, long)
-            await one.says(session, "1/60\n")
+            run = await one.call_tools(session, long)
+            await one.wait_for_output(session, "1/60\n")
             await one.client.cancel_run(one.workspace, run.run_id)
-            assert (await one.end(run)).cancelled
-            assert (await one.do(ECHO))[0].content == "Echo: hi"
-        (gone,) = await one.do(ECHO)
-        assert gone.is_error
-        assert "all" in gone.content
+            assert (await one.run_end(run)).cancelled
+            assert (await one.call_tools_and_wait(ECHO))[0].content == "Echo: hi"
+        (wait_until_gone,) = await one.call_tools_and_wait(ECHO)
+        assert wait_until_gone.is_error
+        assert "all" in wait_until_gone.content
         async with listening(kind, port):
-            (back,) = await one.do(ECHO)
+            (back,) = await one.call_tools_and_wait(ECHO)
             assert back.content == "Echo: hi"
 
 
-async def test_a_server_that_has_forgotten_us_is_greeted_again() -> None:
-    """Restarted, it knows no session of ours. What it refused was not done: it is asked again."""
-    port = free_port()
+async def test_expired_session_is_initialized_again(reserved_port: int) -> None:
+    """After a restart it knows no session of ours. A refused call had no effect, so it is repeated."""
+    port = reserved_port
     async with tool_client() as one:
         async with listening("http", port):
             await add(one, all={"url": f"http://127.0.0.1:{port}/mcp"})
-            await one.do(ECHO)
+            await one.call_tools_and_wait(ECHO)
         async with listening("http", port):
-            (echoed,) = await one.do(ECHO)
+            (echoed,) = await one.call_tools_and_wait(ECHO)
             assert echoed.content == "Echo: hi"
-            await stands(one, "all", "connected")
+            await wait_for_state(one, "all", "connected")
 
 
-async def test_a_stalled_server_behind_an_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_remote_server_is_error(monkeypatch: pytest.MonkeyPatch, reserved_port: int) -> None:
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
-    port = free_port()
+    port = reserved_port
     async with tool_client() as one, listening("http", port) as process:
         await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30, "call_timeout": 2})
         process.send_signal(signal.SIGSTOP)
-        (stalled,) = await one.do(ECHO)
+        (stalled,) = await one.call_tools_and_wait(ECHO)
         assert stalled.is_error
         assert "said nothing for 2 s" in stalled.content
-        await stands(one, "all", "error", "starting")
+        await wait_for_state(one, "all", "error", "starting")
         process.send_signal(signal.SIGCONT)
-        assert (await answered(one, ECHO)).content == "Echo: hi"
+        assert (await wait_for_success(one, ECHO)).content == "Echo: hi"
 
 
-async def test_a_server_that_dies_behind_an_address_is_missed_at_once() -> None:
-    """Nobody has to call one of its tools to find out: the stream on which it speaks has ended."""
-    port = free_port()
+async def test_end_of_remote_server_is_detected_at_once(reserved_port: int) -> None:
+    """Without a call of its tools: its event stream has ended."""
+    port = reserved_port
     async with tool_client() as one:
         async with listening("http", port):
             await add(one, all={"url": f"http://127.0.0.1:{port}/mcp", "timeout": 30})
-        gone = await stands(one, "all", "error")
-        assert gone.error
+        wait_until_gone = await wait_for_state(one, "all", "error")
+        assert wait_until_gone.error
         async with listening("http", port):
-            await stands(one, "all", "connected")
+            await wait_for_state(one, "all", "connected")
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_an_answer_that_is_too_large_is_an_error_and_the_next_is_none(streams: bool) -> None:
-    async with office(streams=streams) as there, tool_client() as one:
+async def test_response_above_limit_is_error_and_next_succeeds(streams: bool) -> None:
+    async with authorization_server(streams=streams) as there, tool_client() as one:
         there.access.add("k")
-        await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
-        (large,) = await one.do(("mcp_office_recite", {}))
+        await add(one, authorization_server={"url": there.url, "headers": {"Authorization": "Bearer k"}})
+        (large,) = await one.call_tools_and_wait(("mcp_office_recite", {}))
         assert large.is_error
         assert "16777216" in large.content or "more than 16 MiB" in large.content
-        assert (await answered(one, ("mcp_office_greet", {"name": "Ada"}))).content == "Hello, Ada."
+        assert (await wait_for_success(one, ("mcp_office_greet", {"name": "Ada"}))).content == "Hello, Ada."

@@ -1,4 +1,4 @@
-"""Lists and settings of a server of tools that change, in virtual time; and each setting with its effect."""
+"""Changes of lists and settings of an MCP server, in virtual time; and each setting with its effect."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from extensions.mcp.in_memory import Program, Site, hangs, now, play, tool
+from extensions.mcp.in_memory_mcp import McpFixture, Program, hangs, now, run_scenario, tool
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.mcp.mcp_types import CallFailed
@@ -24,77 +24,77 @@ pytestmark = pytest.mark.timeout(60)
 # Lists
 
 
-def test_a_list_that_has_changed_is_read_again_and_told_once(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        site.items["tools"] = [tool("go"), tool("more")]
-        site.last.say(method="notifications/tools/list_changed")
-        await site.until(lambda: site.state().tool_count == 2)
-        assert site.told()[-1] == ("tools_list_changed", "connected", 2)
-        notices = len(site.told())
+def test_changed_list_is_read_again_and_published_once(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        fixture.items["tools"] = [tool("go"), tool("more")]
+        fixture.last.send(method="notifications/tools/list_changed")
+        await fixture.wait_until(lambda: fixture.state().tool_count == 2)
+        assert fixture.published()[-1] == ("tools_list_changed", "connected", 2)
+        notices = len(fixture.published())
         await elapse(5)
-        site.last.say(method="notifications/tools/list_changed")
-        await site.until(lambda: site.last.count("tools/list") == 3)
+        fixture.last.send(method="notifications/tools/list_changed")
+        await fixture.wait_until(lambda: fixture.last.count("tools/list") == 3)
         await elapse(5)
-        assert len(site.told()) == notices, "the same list is not told again"
+        assert len(fixture.published()) == notices, "the same list is not told again"
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("what", ["prompts", "resources"])
 def test_other_lists_are_read_again_too(tmp_path: Path, what: str) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        site.items[what] = [{"name": "n", "uri": "r://n"}]
-        site.last.say(method=f"notifications/{what}/list_changed")
-        await site.until(lambda: site.told()[-1][0] == f"{what}_list_changed")
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        fixture.items[what] = [{"name": "n", "uri": "r://n"}]
+        fixture.last.send(method=f"notifications/{what}/list_changed")
+        await fixture.wait_until(lambda: fixture.published()[-1][0] == f"{what}_list_changed")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_lists_that_change_at_once_again_are_read_less_and_less_often(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+def test_rapidly_changing_lists_are_read_with_back_off(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
         times: list[float] = []
 
         def restless(program: Program, _: Json) -> Json:
             times.append(now())
-            program.say(method="notifications/tools/list_changed")
+            program.send(method="notifications/tools/list_changed")
             return {"result": {"tools": [tool(f"t{len(times)}")]}}
 
-        site.methods["tools/list"] = restless
+        fixture.methods["tools/list"] = restless
         await elapse(400)
         pauses = [round(b - a, 3) for a, b in pairwise(times)]
         assert pauses[1:10] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_one_that_hangs_while_a_list_is_read_again_is_given_up(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        site.methods["tools/list"] = hangs
-        site.last.say(method="notifications/tools/list_changed")
-        found = await site.stands("error")
+def test_server_that_hangs_during_list_reload_is_replaced(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        fixture.methods["tools/list"] = hangs
+        fixture.last.send(method="notifications/tools/list_changed")
+        found = await fixture.wait_for_state("error")
         assert found.error.startswith("It did not answer within 10 seconds.")
         assert now() == pytest.approx(10.6, abs=1.1)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(("code", "is_over"), [(-32000, True), (-32601, False), (-32603, False)])
 def test_a_list_that_is_refused_when_it_is_read_again(tmp_path: Path, code: int, is_over: bool) -> None:
-    """A refusal leaves the connection and the list as they are; one that says the connection is closed ends it."""
+    """A refusal leaves the connection and the list unchanged; one that reports a closed connection ends it."""
 
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        site.methods["tools/list"] = lambda *_: {"error": {"code": code, "message": "no"}}
-        site.last.say(method="notifications/tools/list_changed")
-        await site.until(lambda: site.last.count("tools/list") == 2)
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        fixture.methods["tools/list"] = lambda *_: {"error": {"code": code, "message": "no"}}
+        fixture.last.send(method="notifications/tools/list_changed")
+        await fixture.wait_until(lambda: fixture.last.count("tools/list") == 2)
         await elapse(5)
-        assert (site.programs[0].killed_at is not None) is is_over
-        assert is_over or site.state().tool_count == 1
+        assert (fixture.programs[0].killed_at is not None) is is_over
+        assert is_over or fixture.state().tool_count == 1
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(("bound", "count"), [(1, 1), (2, 2), (3, 3), (50, 3)])
@@ -106,36 +106,36 @@ def test_lists_are_read_page_by_page_up_to_a_bound(
         more = {"nextCursor": str(number + 1)} if number < 2 else {}
         return {"result": {"tools": [tool(f"t{number}")], **more}}
 
-    async def story(site: Site) -> None:
-        site.methods["tools/list"] = page
-        found = await site.stands("connected")
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.methods["tools/list"] = page
+        found = await fixture.wait_for_state("connected")
         assert found.tools == tuple(f"mcp_s_t{number}" for number in range(count))
-        assert site.last.count("tools/list") == count
+        assert fixture.last.count("tools/list") == count
 
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_connection.MAX_PAGES", bound)
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2])
 def test_entries_of_a_list_are_bounded(tmp_path: Path, bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: Site) -> None:
-        site.items["tools"] = [tool(name) for name in "abc"]
-        assert (await site.stands("connected")).tool_count == bound
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.items["tools"] = [tool(name) for name in "abc"]
+        assert (await fixture.wait_for_state("connected")).tool_count == bound
 
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server._MAX_ENTRIES", bound)
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 # Settings
 
 
-EFFECTS: dict[str, tuple[Json, Callable[[Site], object], object]] = {
-    "command": ({"command": "prog"}, lambda site: site.last.command, ("prog",)),
-    "args": ({"command": "x", "args": ["a", "$HOME"]}, lambda site: site.last.command[1], "a"),
-    "env": ({"command": "x", "env": {"MINE": "1"}}, lambda site: site.last.environment["MINE"], "1"),
-    "disabled_tools": ({"command": "x", "disabled_tools": ["go"]}, lambda site: site.state().tools, ("mcp_s_b",)),
-    "enabled_tools": ({"command": "x", "enabled_tools": ["go"]}, lambda site: site.state().tools, ("mcp_s_go",)),
-    "type": ({"command": "x", "type": "stdio"}, lambda site: site.state().type, "stdio"),
+EFFECTS: dict[str, tuple[Json, Callable[[McpFixture], object], object]] = {
+    "command": ({"command": "prog"}, lambda fixture: fixture.last.command, ("prog",)),
+    "args": ({"command": "x", "args": ["a", "$HOME"]}, lambda fixture: fixture.last.command[1], "a"),
+    "env": ({"command": "x", "env": {"MINE": "1"}}, lambda fixture: fixture.last.environment["MINE"], "1"),
+    "disabled_tools": ({"command": "x", "disabled_tools": ["go"]}, lambda fixture: fixture.state().tools, ("mcp_s_b",)),
+    "enabled_tools": ({"command": "x", "enabled_tools": ["go"]}, lambda fixture: fixture.state().tools, ("mcp_s_go",)),
+    "type": ({"command": "x", "type": "stdio"}, lambda fixture: fixture.state().type, "stdio"),
 }
 ELSEWHERE = {
     "disabled": "test_one_that_is_switched_off_is_not_started",
@@ -155,15 +155,15 @@ ELSEWHERE = {
 def test_a_setting_has_its_effect(tmp_path: Path, name: str) -> None:
     settings, seen, expected = EFFECTS[name]
 
-    async def story(site: Site) -> None:
-        site.items["tools"].append(tool("b"))
-        await site.stands("connected")
-        assert seen(site) == expected
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.items["tools"].append(tool("b"))
+        await fixture.wait_for_state("connected")
+        assert seen(fixture) == expected
         plain = {"GIVEN": "by the client"}
-        assert site.last.environment.items() >= plain.items()
-        assert "WITHHELD" not in site.last.environment
+        assert fixture.last.environment.items() >= plain.items()
+        assert "WITHHELD" not in fixture.last.environment
 
-    play(tmp_path, story, s=settings)
+    run_scenario(tmp_path, scenario, s=settings)
 
 
 def test_every_setting_has_a_test() -> None:
@@ -171,105 +171,105 @@ def test_every_setting_has_a_test() -> None:
     assert names == EFFECTS.keys() | ELSEWHERE.keys()
 
 
-def test_one_that_is_switched_off_is_not_started(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+def test_disabled_server_is_not_started(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
         await elapse(10)
-        assert site.state().state == "disabled"
-        assert site.programs == []
-        assert site.mcp.tools() == ()
+        assert fixture.state().state == "disabled"
+        assert fixture.programs == []
+        assert fixture.mcp.tools() == ()
         with pytest.raises(CallFailed, match="was switched off"):
-            await (await site.mcp.manager())._get("s").connection()
+            await (await fixture.mcp.manager())._get("s").connection()
 
-    play(tmp_path, story, s={"command": "x", "disabled": True})
+    run_scenario(tmp_path, scenario, s={"command": "x", "disabled": True})
 
 
-def test_settings_that_change_are_followed_and_others_are_left_alone(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected", name="s")
-        await site.stands("connected", name="other")
-        site.is_stubborn = True
-        site.configure(s={"command": "x", "args": ["new"]}, other={"command": "y"})
-        site.mcp.refresh()
-        await site.until(lambda: len(site.programs) == 3)
-        await site.stands("connected", name="s")
-        first = next(program for program in site.programs if program.command == ("x",))
+def test_changed_settings_restart_only_their_server(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected", name="s")
+        await fixture.wait_for_state("connected", name="other")
+        fixture.is_stubborn = True
+        fixture.configure(s={"command": "x", "args": ["new"]}, other={"command": "y"})
+        fixture.mcp.refresh()
+        await fixture.wait_until(lambda: len(fixture.programs) == 3)
+        await fixture.wait_for_state("connected", name="s")
+        first = next(program for program in fixture.programs if program.command == ("x",))
         assert first.killed_at is not None
-        assert first.killed_at <= site.last.began_at, "both may want the same port"
-        assert site.last.command == ("x", "new")
-        site.configure()
-        site.mcp.refresh()
-        assert site.mcp.states() == {}
+        assert first.killed_at <= fixture.last.began_at, "both may want the same port"
+        assert fixture.last.command == ("x", "new")
+        fixture.configure()
+        fixture.mcp.refresh()
+        assert fixture.mcp.states() == {}
         await elapse(5)
-        assert site.unreleased() == []
+        assert fixture.unreleased() == []
 
-    play(tmp_path, story, s={"command": "x"}, other={"command": "y"})
+    run_scenario(tmp_path, scenario, s={"command": "x"}, other={"command": "y"})
 
 
 def test_a_restart_starts_it_again_with_the_same_settings(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        servers = await site.mcp.manager()
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        servers = await fixture.mcp.manager()
         servers.restart("s")
-        assert site.state().state == "starting"
-        await site.stands("connected")
-        first, second = site.programs
+        assert fixture.state().state == "starting"
+        await fixture.wait_for_state("connected")
+        first, second = fixture.programs
         assert (first.is_closed, second.command) == (True, ("x",))
         with pytest.raises(BadRequest, match=r"no MCP server called t\. There is: s\."):
             servers.restart("t")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_who_waits_for_one_whose_settings_change_is_told(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        site.last.end(1)
-        await site.stands("error")
-        site.methods["initialize"] = hangs
-        calling = start(site.call())
-        await site.stands("starting")
-        site.configure()
-        site.mcp.refresh()
+def test_waiter_is_notified_of_changed_settings(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        fixture.last.end(1)
+        await fixture.wait_for_state("error")
+        fixture.methods["initialize"] = hangs
+        calling = start(fixture.call())
+        await fixture.wait_for_state("starting")
+        fixture.configure()
+        fixture.mcp.refresh()
         with pytest.raises(CallFailed, match="was switched off, or its settings were changed"):
             await calling
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-# What was lent
+# Servers lent by clients
 
 
-def test_what_is_lent_stands_below_the_settings_and_goes_with_its_lender(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+def test_lent_server_yields_to_settings_and_ends_with_its_client(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
         lent = McpSettings(command="$NOT_EXPANDED")
-        site.mcp.set_client_servers("one", {"s": lent, "t": lent})
-        site.mcp.set_client_servers("two", {"t": McpSettings(command="later")})
-        await site.stands("connected", name="t")
-        await site.stands("connected", name="s")
-        commands = sorted(program.command for program in site.programs)
+        fixture.mcp.set_client_servers("one", {"s": lent, "t": lent})
+        fixture.mcp.set_client_servers("two", {"t": McpSettings(command="later")})
+        await fixture.wait_for_state("connected", name="t")
+        await fixture.wait_for_state("connected", name="s")
+        commands = sorted(program.command for program in fixture.programs)
         assert commands == [("$NOT_EXPANDED",), ("x",)], "the settings first, then who lent first; as it stands there"
-        site.mcp.set_client_servers("one", {"s": lent, "t": lent})
+        fixture.mcp.set_client_servers("one", {"s": lent, "t": lent})
         await elapse(3)
-        assert len(site.programs) == 2
-        site.mcp.set_client_servers("one", {})
-        await site.until(lambda: site.last.command == ("later",))
-        site.mcp.set_client_servers("two", {})
-        assert set(site.mcp.states()) == {"s"}
+        assert len(fixture.programs) == 2
+        fixture.mcp.set_client_servers("one", {})
+        await fixture.wait_until(lambda: fixture.last.command == ("later",))
+        fixture.mcp.set_client_servers("two", {})
+        assert set(fixture.mcp.states()) == {"s"}
         await elapse(5)
-        assert len(site.unreleased()) == 1
+        assert len(fixture.unreleased()) == 1
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_what_was_lent_and_is_then_configured_alike_is_expanded(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.mcp.set_client_servers("one", {"t": McpSettings(command="$HOME")})
-        await site.stands("connected", name="t")
-        await site.stands("connected", name="s")
-        assert {program.command for program in site.programs} == {("$HOME",), ("x",)}
-        site.configure(s={"command": "x"}, t={"command": "$HOME"})
-        site.mcp.refresh()
-        await site.until(lambda: len(site.programs) == 3)
-        assert site.last.command == (str(tmp_path / "home"),)
+def test_lent_server_configured_identically_is_expanded(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.mcp.set_client_servers("one", {"t": McpSettings(command="$HOME")})
+        await fixture.wait_for_state("connected", name="t")
+        await fixture.wait_for_state("connected", name="s")
+        assert {program.command for program in fixture.programs} == {("$HOME",), ("x",)}
+        fixture.configure(s={"command": "x"}, t={"command": "$HOME"})
+        fixture.mcp.refresh()
+        await fixture.wait_until(lambda: len(fixture.programs) == 3)
+        assert fixture.last.command == (str(tmp_path / "home"),)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)

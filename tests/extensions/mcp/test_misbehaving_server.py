@@ -1,4 +1,6 @@
-"""Servers that lie, storm, flood, leave processes behind: what can be used of them is used, and nobody else suffers."""
+"""MCP servers that send invalid data, floods or processes: the usable part is used, and no other component is
+affected.
+"""
 
 import asyncio
 import json
@@ -8,41 +10,50 @@ from pathlib import Path
 
 import pytest
 
-from e2e.tool_client import ToolClient, tool_client, until
-from extensions.mcp.servers import add, dead, gone, living, results, rogue, stands, state
+from e2e.tool_client import ToolClient, tool_client
+from extensions.mcp.servers import (
+    add,
+    misbehaving,
+    results,
+    running_processes,
+    state,
+    wait_for_state,
+    wait_until_dead,
+    wait_until_gone,
+)
 from holdfast.extensions.mcp import mcp_types
 from holdfast.extensions.mcp.bounded_wait import RateLimit, StartLimiter
-from holdfast.testing.gates import start
+from holdfast.testing.gates import start, until
 
 GO: tuple[str, object] = ("mcp_rogue_go", {})
 
 
-def heard(folder: Path, method: str) -> int:
-    lines = (folder / "heard").read_text().splitlines()
+def received(folder: Path, method: str) -> int:
+    lines = (folder / "received").read_text().splitlines()
     return sum(json.loads(line).get("method") == method for line in lines)
 
 
-async def test_lists_that_never_rest_are_read_less_and_less_often(
+async def test_constantly_changing_lists_are_read_with_back_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that says with each list that it is another one already does not keep anybody busy."""
+    """A server that announces a change with every list does not cause a busy loop."""
     monkeypatch.setattr(mcp_types, "FIRST_DELAY", 600.0)
     async with tool_client() as one:
-        await add(one, rogue=rogue(tmp_path, "restless"))
-        await stands(one, "rogue", "connected", but=lambda info: "mcp_rogue_number2" in info.tools)
+        await add(one, misbehaving=misbehaving(tmp_path, "restless"))
+        await wait_for_state(one, "rogue", "connected", but=lambda info: "mcp_rogue_number2" in info.tools)
         await results(one, GO, GO, GO)
         await one.client.mcp_refresh_tools(one.workspace, "rogue")
         await results(one, GO)
-        assert heard(tmp_path, "tools/list") == 2
+        assert received(tmp_path, "tools/list") == 2
     assert mcp_types.refresh_delay(1.0, is_quiet=False) == 2.0
     assert mcp_types.refresh_delay(50.0, is_quiet=False) == mcp_types.MAX_DELAY
     assert mcp_types.refresh_delay(50.0, is_quiet=True) == 600.0
 
 
-async def test_one_wrong_entry_does_not_cost_the_whole_list(tmp_path: Path) -> None:
-    """And what providers would refuse is not sent to them: one such schema would end every turn."""
+async def test_invalid_entry_is_dropped_from_list(tmp_path: Path) -> None:
+    """And a schema that providers would refuse is not sent to them, because it would end every turn."""
     async with tool_client() as one:
-        info = (await add(one, rogue=rogue(tmp_path, "odd")))["rogue"]
+        info = (await add(one, misbehaving=misbehaving(tmp_path, "odd")))["rogue"]
         assert info.tools == ("mcp_rogue_go", "mcp_rogue_words", "mcp_rogue_banana", "mcp_rogue_deep")
         for result in await results(one, GO, ("mcp_rogue_banana", {"x": 1})):
             assert not result.is_error
@@ -57,21 +68,21 @@ async def test_one_wrong_entry_does_not_cost_the_whole_list(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["noisy", "babbling"])
-async def test_a_flood_of_messages_keeps_nobody_else_waiting(how: str, tmp_path: Path) -> None:
+async def test_flood_of_messages_does_not_block_others(how: str, tmp_path: Path) -> None:
     async with tool_client() as one:
-        await add(one, rogue={**rogue(tmp_path, how), "call_timeout": 1})
+        await add(one, misbehaving={**misbehaving(tmp_path, how), "call_timeout": 1})
         session = await one.session()
-        run = await one.ask(session, GO)
-        await until(lambda: heard(tmp_path, "tools/call"))
-        (other,) = await one.do(("bash", {"command": "echo here", "description": "x"}))
+        run = await one.call_tools(session, GO)
+        await until(lambda: received(tmp_path, "tools/call"))
+        (other,) = await one.call_tools_and_wait(("bash", {"command": "echo here", "description": "x"}))
         assert "here" in other.content
-        assert (await one.end(run)).outcome == "completed"
+        assert (await one.run_end(run)).outcome == "completed"
         assert "said nothing for 1 s" in (await one.results(session))[0].content
-    await dead(tmp_path)
+    await wait_until_dead(tmp_path)
 
 
-async def test_whoever_floods_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others have their turn, though there is always something to read."""
+async def test_flooding_server_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks get their turn although there is always something to read."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -85,22 +96,22 @@ async def test_whoever_floods_is_read_slowly(monkeypatch: pytest.MonkeyPatch) ->
     assert min(pauses) > 0
 
 
-async def test_one_that_stalls_while_its_list_is_read_again_is_given_up(
+async def test_server_that_stalls_during_list_reload_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner of a server never waits for it where it could not hear that it is to be given up."""
+    """The owner of a server never waits for it without being able to receive a stop."""
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server.PING_TIMEOUT", 0.5)
     async with tool_client() as one:
-        await add(one, rogue={**rogue(tmp_path, "stuck"), "timeout": 600, "call_timeout": 1})
-        await until(lambda: heard(tmp_path, "tools/list") == 2)
-        (stalled,) = await one.do(GO)
+        await add(one, misbehaving={**misbehaving(tmp_path, "stuck"), "timeout": 600, "call_timeout": 1})
+        await until(lambda: received(tmp_path, "tools/list") == 2)
+        (stalled,) = await one.call_tools_and_wait(GO)
         assert "said nothing for 1 s" in stalled.content
-        await stands(one, "rogue", "error", "starting")
-    await dead(tmp_path)
+        await wait_for_state(one, "rogue", "error", "starting")
+    await wait_until_dead(tmp_path)
 
 
-async def test_those_that_hang_do_not_keep_others_from_starting() -> None:
-    """A few start at a time; one that says nothing gives way after a moment."""
+async def test_hanging_servers_do_not_block_other_starts() -> None:
+    """A few start at a time; a silent one yields its slot."""
     doors = StartLimiter(limit=1, seconds=0.0)
     hung = asyncio.Event()
 
@@ -117,73 +128,75 @@ async def test_those_that_hang_do_not_keep_others_from_starting() -> None:
     await waiting
 
 
-async def test_half_a_character_in_an_answer_is_replaced(tmp_path: Path) -> None:
-    """The message counts: who waits for it is not left waiting."""
+async def test_incomplete_character_in_response_is_replaced(tmp_path: Path) -> None:
+    """The message is used, so its waiter is not left waiting."""
     async with tool_client() as one:
-        await add(one, rogue=rogue(tmp_path, "halves"))
+        await add(one, misbehaving=misbehaving(tmp_path, "halves"))
         (result,) = await results(one, GO)
         assert result.content == "half \N{REPLACEMENT CHARACTER} here"
 
 
-async def test_an_answer_that_is_too_large_is_an_error_with_a_reason(tmp_path: Path) -> None:
+async def test_response_above_limit_is_error_with_reason(tmp_path: Path) -> None:
     async with tool_client() as one:
-        await add(one, rogue=rogue(tmp_path, "huge"))
-        (huge,) = await one.do(GO)
+        await add(one, misbehaving=misbehaving(tmp_path, "huge"))
+        (huge,) = await one.call_tools_and_wait(GO)
         assert huge.is_error
         assert "It sent a message of more than 16 MiB." in huge.content
 
 
 async def _fork(one: ToolClient, folder: Path) -> list[int]:
-    """What it has left behind."""
-    (result,) = await one.do(GO)
+    """Return the processes that it has left behind."""
+    (result,) = await one.call_tools_and_wait(GO)
     assert not result.is_error
-    # It has answered; what it began may still be on its way.
-    await until(lambda: living(folder, "trap"))
-    return living(folder, "trap")
+    # It has answered; the process it started may not be visible yet.
+    await until(lambda: running_processes(folder, "trap"))
+    return running_processes(folder, "trap")
 
 
-async def test_what_a_server_leaves_behind_goes_with_it(tmp_path: Path) -> None:
-    """Though it has a session of its own, hears no signal, and its parent is gone: killed, restarted, switched off."""
+async def test_processes_of_server_are_killed_with_it(tmp_path: Path) -> None:
+    """Although they have their own session, ignore signals, and have lost their parent: after a kill, a restart, a
+    disable.
+    """
     async with tool_client() as one:
-        await add(one, rogue=rogue(tmp_path, "forks"))
+        await add(one, misbehaving=misbehaving(tmp_path, "forks"))
         left = await _fork(one, tmp_path)
-        (server,) = living(tmp_path, "misbehaving_server.py")
+        (server,) = running_processes(tmp_path, "misbehaving_server.py")
         os.kill(server, signal.SIGKILL)
-        await gone(*left)
+        await wait_until_gone(*left)
         left = await _fork(one, tmp_path)
         await one.client.mcp_restart(one.workspace, "rogue")
-        await gone(*left)
+        await wait_until_gone(*left)
         left = await _fork(one, tmp_path)
         await one.client.config_set(one.workspace, "mcp.rogue.disabled", True, scope=1)
-        await gone(*left)
+        await wait_until_gone(*left)
         await one.client.config_set(one.workspace, "mcp.rogue.disabled", False, scope=1)
         left = await _fork(one, tmp_path)
         await one.client.leave_workspace(one.workspace)
-        await gone(*left)
-        await dead(tmp_path)
+        await wait_until_gone(*left)
+        await wait_until_dead(tmp_path)
 
 
-async def test_the_newest_revision_tells_of_lists_to_those_who_listen(tmp_path: Path) -> None:
+async def test_newest_revision_announces_lists_to_subscribers(tmp_path: Path) -> None:
     async with tool_client() as one:
-        await add(one, rogue=rogue(tmp_path, "newest"))
+        await add(one, misbehaving=misbehaving(tmp_path, "newest"))
         assert (await state(one, "rogue")).tool_count == 1
-        await until(lambda: heard(tmp_path, "subscriptions/listen"))
+        await until(lambda: received(tmp_path, "subscriptions/listen"))
         (tmp_path / "more").touch()
-        await stands(one, "rogue", "connected", but=lambda info: "mcp_rogue_more" in info.tools)
-        (more,) = await one.do(("mcp_rogue_more", {}))
+        await wait_for_state(one, "rogue", "connected", but=lambda info: "mcp_rogue_more" in info.tools)
+        (more,) = await one.call_tools_and_wait(("mcp_rogue_more", {}))
         assert not more.is_error
 
 
-async def test_two_servers_never_share_the_name_of_a_tool(tmp_path: Path) -> None:
-    """`a` with `b_go` and `a_b` with `go` would: the second is told apart."""
+async def test_tool_names_of_two_servers_are_distinct(tmp_path: Path) -> None:
+    """`a` with `b_go` and `a_b` with `go` would; the second gets a suffix."""
     one_folder, other_folder = tmp_path / "one", tmp_path / "other"
     one_folder.mkdir()
     other_folder.mkdir()
     async with tool_client() as one:
-        await add(one, a=rogue(one_folder, "twin"), a_b=rogue(other_folder))
-        await one.do()
+        await add(one, a=misbehaving(one_folder, "twin"), a_b=misbehaving(other_folder))
+        await one.call_tools_and_wait()
         names = [tool.name for tool in one.model.requests[-1].tools if tool.name.startswith("mcp_a_b_go")]
         assert len(names) == len(set(names)) == 2
         for result in await results(one, *((name, {}) for name in names)):
             assert not result.is_error
-        assert heard(one_folder, "tools/call") == heard(other_folder, "tools/call") == 1
+        assert received(one_folder, "tools/call") == received(other_folder, "tools/call") == 1

@@ -1,4 +1,4 @@
-"""Where a browser comes back to after a login: which requests are the answer, and which only look like one."""
+"""OAuth redirect endpoint: requests that are the response, and requests that only resemble it."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ TARGETS: dict[str, dict[str, str] | None] = {
     "/?code=c": None,
     "/favicon.ico": None,
 }
-"""The values that each brings, or None where it is no answer."""
+"""The parameters of each, or None if it is not a response."""
 
 RIGHT = "/callback?code=right&state=mine"
 
@@ -46,7 +46,7 @@ async def _outcome(room: Callback) -> dict[str, Any] | str:
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_only_a_get_of_the_address_with_an_answer_is_the_answer(method: str) -> None:
+async def test_only_get_of_redirect_url_with_parameters_is_response(method: str) -> None:
     for target, values in TARGETS.items():
         async with redirect_listener(0) as room:
             status, page = await _request(room, method, target)
@@ -55,8 +55,21 @@ async def test_only_a_get_of_the_address_with_an_answer_is_the_answer(method: st
             has_error = is_answer and "error=" in target
             words = "did not succeed" if has_error else "You are logged in" if is_answer else "nothing here"
             assert words in page, target
-            # The answer that comes afterwards counts where this was none, and only there.
+            # A later response counts if this one did not, and only then.
             assert (await _request(room, "GET", RIGHT))[0] == 200
             outcome = await _outcome(room)
             expected: dict[str, str] | None = values if is_answer else {"code": "right", "state": "mine"}
             assert outcome == ("The login was refused: access_denied" if has_error else expected), target
+
+
+async def test_the_end_of_a_login_closes_connections_without_a_request() -> None:
+    """Browsers open connections in advance. None of them delays the end or outlives it."""
+    async with redirect_listener(0) as callback:
+        port = urlsplit(callback.uri).port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /callback?co")
+        # The server has accepted the first connection once it has answered on the second.
+        await _request(callback, "GET", "/favicon.ico")
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()

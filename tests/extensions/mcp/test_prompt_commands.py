@@ -1,4 +1,4 @@
-"""Prompts of servers as slash commands."""
+"""Prompts of MCP servers as slash commands."""
 
 import pytest
 
@@ -15,7 +15,7 @@ pytestmark = needs_node
 TWO = (McpArgument("city", "city", required=True), McpArgument("state", "state"))
 
 
-def test_what_is_typed_goes_to_the_arguments() -> None:
+def test_typed_words_become_arguments() -> None:
     assert parse_arguments("", TWO) == {}
     assert parse_arguments("Oslo", TWO) == {"city": "Oslo"}
     assert parse_arguments("Oslo Norway and more", TWO) == {"city": "Oslo", "state": "Norway and more"}
@@ -25,11 +25,11 @@ def test_what_is_typed_goes_to_the_arguments() -> None:
     assert parse_arguments("many words", ()) == {}
 
 
-async def _sent(one: ToolClient, prompt: str) -> str:
-    """What the model was asked."""
+async def _text_sent_to_model(one: ToolClient, prompt: str) -> str:
+    """Return the text that the model received."""
     session = await one.session()
     run = await one.client.send_prompt(one.workspace, AgentMessage(session, prompt, interactive=True))
-    await one.end(run)
+    await one.run_end(run)
     asked = [request for request in one.model.requests if request.session_id == session and request.tools]
     return text_of(asked[-1].messages[-1])
 
@@ -41,9 +41,11 @@ async def test_a_prompt_of_a_server_is_a_command() -> None:
         note = notes["all:args-prompt"]
         assert (note.source, note.hint) == ("mcp", "<city> [state]")
         assert [argument.required for argument in note.arguments] == [True, False]
-        assert await _sent(one, "/all:args-prompt Oslo") == "What's weather in Oslo?"
-        assert await _sent(one, "/all:args-prompt state=NY 'New York'") == "What's weather in New York, NY?"
-        assert await _sent(one, "/all:nothing x") == "/all:nothing x"
+        assert await _text_sent_to_model(one, "/all:args-prompt Oslo") == "What's weather in Oslo?"
+        assert (
+            await _text_sent_to_model(one, "/all:args-prompt state=NY 'New York'") == "What's weather in New York, NY?"
+        )
+        assert await _text_sent_to_model(one, "/all:nothing x") == "/all:nothing x"
         with pytest.raises(ServerProblem, match="needs: city") as refused:
-            await _sent(one, "/all:args-prompt")
+            await _text_sent_to_model(one, "/all:args-prompt")
         assert refused.value.status == 400

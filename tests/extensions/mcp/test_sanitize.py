@@ -1,4 +1,4 @@
-"""Lists and schemas as servers send them, and what is made of them."""
+"""Sanitised lists and schemas of servers."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from holdfast.extensions.mcp.sanitize import provider_schema, sanitize_lists, sc
 _JSON = anything("name", "uri", "type", "properties", "items", "required", "inputSchema", "arguments")
 
 
-def test_what_is_used_is_kept_and_the_rest_is_left_out() -> None:
+def test_used_fields_are_kept_and_others_dropped() -> None:
     result: dict[str, Any] = {
         "tools": [
             {
@@ -52,7 +52,7 @@ def test_what_is_used_is_kept_and_the_rest_is_left_out() -> None:
 
 
 @given(st.fixed_dictionaries({}, optional={"tools": _JSON, "prompts": _JSON, "resources": _JSON}))
-def test_whatever_comes_it_is_a_list_that_can_be_used(result: dict[str, Any]) -> None:
+def test_any_input_becomes_usable_list(result: dict[str, Any]) -> None:
     sanitize_lists(result)
     for tool in result["tools"] if isinstance(result.get("tools"), list) else ():
         assert isinstance(tool["name"], str)
@@ -61,14 +61,14 @@ def test_whatever_comes_it_is_a_list_that_can_be_used(result: dict[str, Any]) ->
 
 
 @given(_JSON)
-def test_every_provider_is_given_an_object(given: object) -> None:
+def test_schema_is_always_an_object(given: object) -> None:
     schema = provider_schema(given)
     assert schema["type"] == "object"
     assert isinstance(schema["properties"], dict)
     assert provider_schema(schema) == schema
 
 
-def test_lists_say_of_what_and_nothing_is_too_large() -> None:
+def test_arrays_have_item_types_and_sizes_are_bounded() -> None:
     inside = {"type": "array", "items": {"type": "array"}}
     schema = provider_schema({"properties": {"x": {"type": "array"}, "y": inside}, "anyOf": [{}], "$schema": "s"})
     assert schema == {
@@ -86,7 +86,7 @@ def test_lists_say_of_what_and_nothing_is_too_large() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"type": "banana"}, {"properties": {"x": 7}}, {"required": [1]}, {"minLength": "x"}])
-def test_what_is_no_schema_is_told(wrong: dict[str, Any]) -> None:
+def test_invalid_schema_is_reported(wrong: dict[str, Any]) -> None:
     assert schema_error(wrong)
     assert schema_error({"type": "object", "properties": {"x": {"type": ["string", "null"]}}}) == ""
 
@@ -108,14 +108,14 @@ def test_what_is_no_schema_is_told(wrong: dict[str, Any]) -> None:
         (None, False),
     ],
 )
-def test_a_schema_that_is_none_is_replaced_and_that_is_told(schema: object, is_kept: bool) -> None:
+def test_invalid_schema_is_replaced_and_reported(schema: object, is_kept: bool) -> None:
     result: dict[str, Any] = {"tools": [{"name": "a", "inputSchema": schema}]}
     assert sanitize_lists(result) == (() if is_kept else ("it does not say what a takes",))
     assert result["tools"] == [{"name": "a", "inputSchema": schema if is_kept else {"type": "object"}}]
 
 
 @pytest.mark.parametrize("hints", [{"readOnlyHint": False}, {"readOnlyHint": 1}, {}, [], "readOnlyHint", None])
-def test_a_tool_only_reads_if_it_says_so(hints: object) -> None:
+def test_tool_is_read_only_if_declared(hints: object) -> None:
     tool = {"name": "a", "inputSchema": {"type": "object"}}
     result: dict[str, Any] = {"tools": [{**tool, "annotations": hints}]}
     assert sanitize_lists(result) == ()
@@ -124,14 +124,14 @@ def test_a_tool_only_reads_if_it_says_so(hints: object) -> None:
 
 @pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
 @pytest.mark.parametrize("entry", [{}, {"name": "", "uri": ""}, {"name": 3, "uri": 3}, "text", None])
-def test_what_has_no_name_is_left_out(what: str, entry: object) -> None:
+def test_nameless_entries_are_dropped(what: str, entry: object) -> None:
     result: dict[str, Any] = {what: [entry]}
     assert sanitize_lists(result) == (f"number 1 of its {what} has no name, and is left out",)
     assert result == {what: []}
     assert sanitize_lists({what: {"no": "list"}}) == sanitize_lists(None) == ()
 
 
-def test_arguments_of_prompts() -> None:
+def test_prompt_arguments() -> None:
     given = [{"name": "a", "title": "A", "required": True}, {"name": 3}, {"title": "x"}, "text", {"name": "b"}]
     result: dict[str, Any] = {"prompts": [{"name": "p", "arguments": given}, {"name": "q", "arguments": "none"}]}
     assert sanitize_lists(result) == ()
@@ -142,7 +142,7 @@ def test_arguments_of_prompts() -> None:
     assert result["prompts"][1]["arguments"] == []
 
 
-def test_lists_of_several_things_and_within_lists_say_of_what() -> None:
+def test_nested_and_tuple_arrays_have_item_types() -> None:
     tuple_ = {"type": "array", "prefixItems": [{"type": "array"}]}
     schema = provider_schema({"properties": {"t": tuple_, "e": {"enum": [{"type": "array"}]}}})
     filled = {"type": "array", "items": {}}
@@ -153,7 +153,7 @@ def test_lists_of_several_things_and_within_lists_say_of_what() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é"])
 @pytest.mark.parametrize("over", [0, 1])
-def test_how_large_a_schema_may_be(letter: str, over: int) -> None:
+def test_schema_size_limit(letter: str, over: int) -> None:
     schema = {"description": "", "type": "object", "properties": {}}
     room = 64 * 1024 - len(json.dumps(schema)) + over
     given = {**schema, "description": letter * room}
@@ -161,7 +161,7 @@ def test_how_large_a_schema_may_be(letter: str, over: int) -> None:
     assert bool(schema_error(given)) is (bool(over) or letter != "x")
 
 
-def test_what_is_wrong_with_a_schema_is_told_with_its_place() -> None:
+def test_schema_error_has_its_path() -> None:
     assert schema_error({"type": "object"}) == ""
     assert schema_error({"type": "thing"}).startswith("it is no JSON Schema at type: ")
     assert schema_error({"properties": {"a": {"type": 3}}}).startswith("it is no JSON Schema at properties/a/type: ")

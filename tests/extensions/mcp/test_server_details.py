@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from extensions.mcp.in_memory import Context, Program, Site, ends, hangs, now, play, refuses, tool
+from extensions.mcp.in_memory_mcp import Context, McpFixture, Program, ends, hangs, now, refuses, run_scenario, tool
 from holdfast.domain.errors import ToolError
 from holdfast.domain.extensions import NEVER
 from holdfast.domain.settings import McpSettings
@@ -24,22 +24,22 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, 10), ({"timeout": 0}, 10), ({"timeout": 3}, 3)])
 def test_the_time_limit_of_a_start(tmp_path: Path, settings: Json, seconds: float) -> None:
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = hangs
-        info = await site.stands("error")
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.methods["initialize"] = hangs
+        info = await fixture.wait_for_state("error")
         assert now() == 0.6 + seconds
         assert info.error == f"It did not answer within {seconds} seconds."
 
-    play(tmp_path, story, s={"command": "x", **settings})
+    run_scenario(tmp_path, scenario, s={"command": "x", **settings})
 
 
 def test_the_environment_of_a_program(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        environment = site.last.environment
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        environment = fixture.last.environment
         assert (environment["GIVEN"], environment["OWN"]) == ("of the settings", "1")
 
-    play(tmp_path, story, s={"command": "x", "env": {"GIVEN": "of the settings", "OWN": "1"}})
+    run_scenario(tmp_path, scenario, s={"command": "x", "env": {"GIVEN": "of the settings", "OWN": "1"}})
 
 
 def test_instructions_are_bounded(tmp_path: Path) -> None:
@@ -50,83 +50,83 @@ def test_instructions_are_bounded(tmp_path: Path) -> None:
             "result": {"protocolVersion": version, "capabilities": {}, "serverInfo": about, "instructions": "x" * 9_000}
         }
 
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = initialize
-        await site.stands("connected")
-        (note,) = site.mcp.notes()
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.methods["initialize"] = initialize
+        await fixture.wait_for_state("connected")
+        (note,) = fixture.mcp.notes()
         assert note.count("x" * 8_192) == 1
         assert "x" * 8_193 not in note
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_the_time_of_a_connection_is_cleared_and_each_state_published_once(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        assert site.mcp.states()["s"].connected_at == NEVER
-        await site.stands("connected")
-        assert site.state().connected_at != NEVER
-        site.methods["initialize"] = hangs
-        site.last.end()
-        await site.stands("error")
-        assert site.state().connected_at == NEVER
+    async def scenario(fixture: McpFixture) -> None:
+        assert fixture.mcp.states()["s"].connected_at == NEVER
+        await fixture.wait_for_state("connected")
+        assert fixture.state().connected_at != NEVER
+        fixture.methods["initialize"] = hangs
+        fixture.last.end()
+        await fixture.wait_for_state("error")
+        assert fixture.state().connected_at == NEVER
         await elapse(30)
-        states = [state for kind, state, _ in site.told() if kind == "state_changed"]
+        states = [state for kind, state, _ in fixture.published() if kind == "state_changed"]
         assert states == ["starting", "connected", "error", "starting", "error", "starting", "error", "starting"]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_call_between_two_attempts_starts_one_and_fails_with_it(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        site.methods["initialize"] = hangs
-        site.last.end()
-        await site.stands("error")
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        fixture.methods["initialize"] = hangs
+        fixture.last.end()
+        await fixture.wait_for_state("error")
         await elapse(0.1)
         began = now()
         with pytest.raises(ToolError, match="cannot be reached"):
-            await site.call()
-        assert (now(), len(site.programs)) == (began + 10, 2)
+            await fixture.call()
+        assert (now(), len(fixture.programs)) == (began + 10, 2)
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_call_to_a_server_that_requires_a_login_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
 
         def refused(*_: object) -> None:
             raise LoginNeeded
 
         monkeypatch.setattr(mcp_connection, "open_connection", refused)
-        site.last.end()
-        assert (await site.stands("needs auth")).error == "It wants a login: holdfast mcp login s"
+        fixture.last.end()
+        assert (await fixture.wait_for_state("needs auth")).error == "It wants a login: holdfast mcp login s"
         with pytest.raises(ToolError, match="holdfast mcp login s"):
-            await site.call()
+            await fixture.call()
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_server_that_ends_at_a_ping_is_replaced_before_the_call(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        site.methods["ping"] = ends
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        fixture.methods["ping"] = ends
         await elapse(60)
-        assert (await site.call()).content == "done"
-        assert len(site.programs) == 2
+        assert (await fixture.call()).content == "done"
+        assert len(fixture.programs) == 2
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_connection_with_traffic_is_not_pinged(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
         for _ in range(3):
             await elapse(20)
-            await site.call()
-        assert site.last.count("ping") == 0
+            await fixture.call()
+        assert fixture.last.count("ping") == 0
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_the_first_reason_of_an_end_is_kept() -> None:
@@ -140,133 +140,135 @@ def test_the_first_reason_of_an_end_is_kept() -> None:
 
 
 def test_an_unattended_run_waits_for_the_first_attempt_only(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.methods["initialize"] = hangs
-        waiting = start(site.mcp.wait_settled())
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.methods["initialize"] = hangs
+        waiting = start(fixture.mcp.wait_settled())
         await asyncio.wait({waiting})
         assert now() == 10.0, "the first attempt began at once and took ten seconds"
-        await site.stands("starting")
-        again = start(site.mcp.wait_settled())
+        await fixture.wait_for_state("starting")
+        again = start(fixture.mcp.wait_settled())
         await asyncio.wait({again}, timeout=1)
         assert again.done(), "a second attempt is not awaited"
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_remembered_server_is_not_awaited(tmp_path: Path) -> None:
-    async def first(site: Site) -> None:
-        await site.stands("connected")
+    async def first(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
         await elapse(1)
 
-    async def again(site: Site) -> None:
-        site.methods["initialize"] = hangs
-        await site.mcp.wait_settled()
+    async def again(fixture: McpFixture) -> None:
+        fixture.methods["initialize"] = hangs
+        await fixture.mcp.wait_settled()
         assert now() == 0.0
-        assert next(item.spec.name for item in site.mcp.tools()) == "mcp_s_go"
+        assert next(item.spec.name for item in fixture.mcp.tools()) == "mcp_s_go"
 
-    play(tmp_path / "one", first)
+    run_scenario(tmp_path / "one", first)
     (tmp_path / "two/data").mkdir(parents=True)
     (tmp_path / "two/data/mcp.json").write_bytes((tmp_path / "one/data/mcp.json").read_bytes())
-    play(tmp_path / "two", again)
+    run_scenario(tmp_path / "two", again)
 
 
 def test_names_that_collide_between_servers(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.methods["tools/list"] = lambda program, _: {
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.methods["tools/list"] = lambda program, _: {
             "result": {"tools": [tool("b_c" if program.command == ("x",) else "c")]}
         }
-        await site.stands("connected", name="a")
-        await site.stands("connected", name="a_b")
-        names = [item.spec.name for item in site.mcp.tools() if item.spec.name.startswith("mcp_")]
+        await fixture.wait_for_state("connected", name="a")
+        await fixture.wait_for_state("connected", name="a_b")
+        names = [item.spec.name for item in fixture.mcp.tools() if item.spec.name.startswith("mcp_")]
         assert len(names) == 2
         assert names[0] == "mcp_a_b_c"
         assert names[1].startswith("mcp_a_b_c_")
         for name in names:
-            await site.call(name)
-        called = {program.command: program for program in site.programs}
+            await fixture.call(name)
+        called = {program.command: program for program in fixture.programs}
         sent = {
-            command: [message["params"]["name"] for message in program.heard if message.get("method") == "tools/call"]
+            command: [
+                message["params"]["name"] for message in program.received if message.get("method") == "tools/call"
+            ]
             for command, program in called.items()
         }
         assert sent == {("x",): ["b_c"], ("y",): ["c"]}
 
-    play(tmp_path, story, a={"command": "x"}, a_b={"command": "y"})
+    run_scenario(tmp_path, scenario, a={"command": "x"}, a_b={"command": "y"})
 
 
 def test_resources_are_listed_with_a_connection_and_a_permission(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.items["resources"] = [
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.items["resources"] = [
             {"uri": f"file:///{number}", "name": f"n{number}", "mimeType": "text/plain"} for number in range(201)
         ]
-        await site.stands("connected")
-        site.last.end()
-        await site.stands("error")
-        context = Context(site)
-        content = (await site.call("list_mcp_resources", context=context, mcp_name="s")).content
-        assert site.state().state == "connected"
+        await fixture.wait_for_state("connected")
+        fixture.last.end()
+        await fixture.wait_for_state("error")
+        context = Context(fixture)
+        content = (await fixture.call("list_mcp_resources", context=context, mcp_name="s")).content
+        assert fixture.state().state == "connected"
         lines = content.splitlines()
         assert (lines[0], lines[-1], len(lines)) == ("file:///0 (text/plain) n0", "… and 1 more", 201)
         (permit,) = context.permits
         assert (permit.tool, permit.action, permit.params) == ("list_mcp_resources", "list", {"mcp_name": "s"})
         with pytest.raises(ToolError, match="no MCP server called t"):
-            await site.call("list_mcp_resources", mcp_name="t")
+            await fixture.call("list_mcp_resources", mcp_name="t")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_list_that_cannot_be_read_again_keeps_its_last_state(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        site.methods["tools/list"] = refuses
-        site.last.say(method="notifications/tools/list_changed")
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        fixture.methods["tools/list"] = refuses
+        fixture.last.send(method="notifications/tools/list_changed")
         await elapse(5)
-        assert site.state().tools == ("mcp_s_go",)
-        assert "tools cannot be listed" in (await site.mcp.manager()).log("s")
+        assert fixture.state().tools == ("mcp_s_go",)
+        assert "tools cannot be listed" in (await fixture.mcp.manager()).log("s")
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_the_list_of_tools_follows_the_connection(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.stands("connected")
-        assert [item.spec.name for item in site.mcp.tools()][:1] == ["mcp_s_go"]
-        site.items["tools"] = [tool("stop")]
-        site.last.say(method="notifications/tools/list_changed")
-        await site.until(lambda: site.state().tools == ("mcp_s_stop",))
-        assert [item.spec.name for item in site.mcp.tools()][:1] == ["mcp_s_stop"]
+    async def scenario(fixture: McpFixture) -> None:
+        await fixture.wait_for_state("connected")
+        assert [item.spec.name for item in fixture.mcp.tools()][:1] == ["mcp_s_go"]
+        fixture.items["tools"] = [tool("stop")]
+        fixture.last.send(method="notifications/tools/list_changed")
+        await fixture.wait_until(lambda: fixture.state().tools == ("mcp_s_stop",))
+        assert [item.spec.name for item in fixture.mcp.tools()][:1] == ["mcp_s_stop"]
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_restarted_server_of_a_client_remains_its_own(tmp_path: Path) -> None:
     """Variables in its settings are not expanded, and a server of the settings replaces it."""
 
-    async def story(site: Site) -> None:
+    async def scenario(fixture: McpFixture) -> None:
         lent = McpSettings(command="y", args=("$HOME",))
-        site.mcp.set_client_servers("c", {"lent": lent})
-        await site.stands("connected", name="lent")
-        (await site.mcp.manager()).restart("lent")
-        await site.until(lambda: [program.command for program in site.programs].count(("y", "$HOME")) == 2)
-        await site.stands("connected", name="lent")
-        site.mcp.set_client_servers("c", {})
-        assert "lent" not in site.mcp.states()
+        fixture.mcp.set_client_servers("c", {"lent": lent})
+        await fixture.wait_for_state("connected", name="lent")
+        (await fixture.mcp.manager()).restart("lent")
+        await fixture.wait_until(lambda: [program.command for program in fixture.programs].count(("y", "$HOME")) == 2)
+        await fixture.wait_for_state("connected", name="lent")
+        fixture.mcp.set_client_servers("c", {})
+        assert "lent" not in fixture.mcp.states()
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_removed_server_is_not_published_any_more(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        site.is_stubborn = True
-        await site.stands("connected")
-        site.configure(s={"command": "other"})
-        before = len(site.told())
-        site.mcp.refresh()
-        await site.until(lambda: len(site.programs) == 2)
-        await site.stands("connected")
-        states = [state for kind, state, _ in site.told()[before:] if kind == "state_changed"]
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.is_stubborn = True
+        await fixture.wait_for_state("connected")
+        fixture.configure(s={"command": "other"})
+        before = len(fixture.published())
+        fixture.mcp.refresh()
+        await fixture.wait_until(lambda: len(fixture.programs) == 2)
+        await fixture.wait_for_state("connected")
+        states = [state for kind, state, _ in fixture.published()[before:] if kind == "state_changed"]
         assert states == ["starting", "connected"], "the end of the first is not a state of the second"
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -279,12 +281,12 @@ def test_a_removed_server_is_not_published_any_more(tmp_path: Path) -> None:
     ],
 )
 def test_the_description_of_a_tool(tmp_path: Path, item: Json, description: str) -> None:
-    async def story(site: Site) -> None:
-        site.items["tools"] = [tool("go", **item)]
-        await site.stands("connected")
-        assert site.mcp.tools()[0].spec.description == description
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.items["tools"] = [tool("go", **item)]
+        await fixture.wait_for_state("connected")
+        assert fixture.mcp.tools()[0].spec.description == description
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
 def test_progress_is_published_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,14 +296,14 @@ def test_progress_is_published_up_to_a_bound(tmp_path: Path, monkeypatch: pytest
         token = message["params"]["_meta"]["progressToken"]
         for number, more in ((0, {"total": 1}), (1, {"total": 1}), (2, {}), (3, {"message": "far"}), (4, {})):
             params = {"progressToken": token, "progress": number, **more}
-            program.say(method="notifications/progress", params=params)
+            program.send(method="notifications/progress", params=params)
         return {"result": {"content": []}}
 
-    async def story(site: Site) -> None:
-        site.methods["tools/call"] = reporting
-        await site.stands("connected")
-        context = Context(site)
-        await site.call(context=context)
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.methods["tools/call"] = reporting
+        await fixture.wait_for_state("connected")
+        context = Context(fixture)
+        await fixture.call(context=context)
         assert context.said == ["0/1\n", "1/1\n", "2\n", "4\n"], "one line found no room"
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, scenario)

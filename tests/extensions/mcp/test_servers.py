@@ -1,4 +1,4 @@
-"""Real servers, through the real server: what they offer, and what becomes of their answers."""
+"""Real MCP servers through the real server: their offers and results."""
 
 import asyncio
 import base64
@@ -15,14 +15,14 @@ from extensions.mcp.servers import (
     STUB_TIME,
     TIME,
     add,
-    dead,
     filesystem,
-    living,
     needs_node,
-    own,
+    private_copy,
     results,
-    stands,
+    running_processes,
     state,
+    wait_for_state,
+    wait_until_dead,
 )
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, McpEvent
@@ -59,17 +59,17 @@ async def test_git_and_time_and_files(tmp_path: Path) -> None:
         assert json.loads(now.metadata)["structured_content"]["timezone"] == "Asia/Tokyo"
         assert wrong.is_error
         assert "Nowhere" in wrong.content
-        # The workspace is its root, whatever directory it was started for.
+        # The workspace is its root, whatever directory it was started with.
         assert read.content == "hello"
         assert not written.is_error
         assert (one.project / "made.txt").read_text() == "by a server"
         (one.project / "large.txt").write_text(large)
-        (cut,) = await one.do(("mcp_files_read_text_file", {"path": str(one.project / "large.txt")}))
+        (cut,) = await one.call_tools_and_wait(("mcp_files_read_text_file", {"path": str(one.project / "large.txt")}))
         assert "truncated" in cut.content
         assert len(cut.content) < 70_000
 
 
-async def test_everything_a_server_may_offer() -> None:
+async def test_tools_prompts_and_resources() -> None:
     model = ScriptedModel(script, info=SEEING)
     async with tool_client(model=model) as one:
         info = (await add(one, all=EVERYTHING))["all"]
@@ -97,16 +97,16 @@ async def test_everything_a_server_may_offer() -> None:
         assert nothing.is_error
 
 
-async def test_progress_is_seen_while_a_tool_works() -> None:
+async def test_progress_is_published_during_call() -> None:
     async with tool_client() as one:
         await add(one, all=EVERYTHING)
         session = await one.session()
-        run = await one.ask(session, ("mcp_all_trigger-long-running-operation", {"duration": 1, "steps": 5}))
-        await one.says(session, "1/5\n2/5\n")
-        await one.end(run)
+        run = await one.call_tools(session, ("mcp_all_trigger-long-running-operation", {"duration": 1, "steps": 5}))
+        await one.wait_for_output(session, "1/5\n2/5\n")
+        await one.run_end(run)
 
 
-async def test_prompts_are_made_with_their_arguments() -> None:
+async def test_prompts_are_expanded_with_arguments() -> None:
     async with tool_client() as one:
         await add(one, all=EVERYTHING)
         prompts = {prompt.id: prompt for prompt in await one.client.mcp_prompts(one.workspace)}
@@ -125,8 +125,8 @@ async def test_prompts_are_made_with_their_arguments() -> None:
         assert document.mime_type == "text/markdown"
 
 
-async def test_lists_that_change_are_read_again_and_told() -> None:
-    """Tools that appear later are there at the next step; what has not changed is not told."""
+async def test_changed_lists_are_read_again_and_published() -> None:
+    """Tools that appear later are available at the next step; an unchanged list is not published."""
     async with tool_client() as one:
         await add(one, all=EVERYTHING)
         uri = "demo://resource/session/note.txt.gz"
@@ -134,7 +134,7 @@ async def test_lists_that_change_are_read_again_and_told() -> None:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
             before = (await state(one, "all")).resource_count
             arguments = {"name": "note.txt.gz", "data": "data:text/plain,hello", "outputType": "resourceLink"}
-            (made,) = await one.do(("mcp_all_gzip-file-as-resource", arguments))
+            (made,) = await one.call_tools_and_wait(("mcp_all_gzip-file-as-resource", arguments))
             assert uri in made.content
             await one.client.mcp_refresh_resources(one.workspace, "all")
             seen = await read_until(
@@ -151,22 +151,22 @@ async def test_lists_that_change_are_read_again_and_told() -> None:
 
 async def test_settings_start_change_and_stop_servers(tmp_path: Path) -> None:
     async with tool_client() as one:
-        await add(one, time=own(STUB_TIME, tmp_path))
-        first = living(tmp_path)
+        await add(one, time=private_copy(STUB_TIME, tmp_path))
+        first = running_processes(tmp_path)
         assert len(first) == 1
         await one.client.config_set(one.workspace, "mcp.time.enabled_tools", ["convert_time"], scope=1)
-        await stands(one, "time", "connected", but=lambda info: info.tool_count == 1)
-        assert living(tmp_path) != first
+        await wait_for_state(one, "time", "connected", but=lambda info: info.tool_count == 1)
+        assert running_processes(tmp_path) != first
         await one.client.mcp_restart(one.workspace, "time")
-        await stands(one, "time", "connected")
+        await wait_for_state(one, "time", "connected")
         await one.client.config_set(one.workspace, "options.disabled_tools", ["mcp_time_convert_time"], scope=1)
-        (unwanted,) = await one.do(("mcp_time_convert_time", {}))
+        (unwanted,) = await one.call_tools_and_wait(("mcp_time_convert_time", {}))
         assert "There is no tool called" in unwanted.content
         await one.client.config_set(one.workspace, "mcp.time.disabled", True, scope=1)
-        await stands(one, "time", "disabled")
-        (gone,) = await one.do(("mcp_time_convert_time", {}))
-        assert "There is no tool called" in gone.content
-        await dead(tmp_path)
+        await wait_for_state(one, "time", "disabled")
+        (wait_until_gone,) = await one.call_tools_and_wait(("mcp_time_convert_time", {}))
+        assert "There is no tool called" in wait_until_gone.content
+        await wait_until_dead(tmp_path)
         await one.client.config_remove(one.workspace, "mcp.time", scope=1)
         assert await one.client.mcp_states(one.workspace) == {}
         assert await one.client.mcp_states(WorkspaceId("unknown")) == {}

@@ -1,4 +1,4 @@
-"""A server behind an address that does not know our session any more, as one that was started again."""
+"""A remote server that no longer knows the session, for example after a restart."""
 
 import asyncio
 import json
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from extensions.mcp.in_memory import Site, tool
+from extensions.mcp.in_memory_mcp import McpFixture, tool
 from holdfast.extensions.mcp.mcp_types import CallFailed
+from stream_servers import stream_server
 
 Json = dict[str, Any]
 
@@ -19,14 +20,14 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class _Server:
-    """Answers in JSON and keeps no stream open: only a call shows that it has forgotten."""
+    """Server that answers in JSON and keeps no stream open: only a call shows that the session expired."""
 
     def __init__(self, status: int) -> None:
         self.status = status
         self.sessions: list[str] = []
         self.known: set[str] = set()
         self.calls: list[str] = []
-        """The sessions of the calls that it did, and `refused` for those it did not."""
+        """The sessions of executed calls, and `refused` for the others."""
         self.keeps_forgetting = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,43 +77,42 @@ class _Server:
 
 
 @asynccontextmanager
-async def _connected(top: Path, status: int) -> AsyncIterator[tuple[_Server, Site]]:
+async def _connected(top: Path, status: int) -> AsyncIterator[tuple[_Server, McpFixture]]:
     server = _Server(status)
-    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        site = Site(top, s={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
+    async with stream_server(server.serve) as port:
+        fixture = McpFixture(top, s={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
         try:
-            site.mcp.start()
-            await site.stands("connected")
-            yield server, site
+            fixture.mcp.start()
+            await fixture.wait_for_state("connected")
+            yield server, fixture
         finally:
-            await site.mcp.close()
+            await fixture.mcp.close()
 
 
 @pytest.mark.parametrize("status", [400, 404])
-async def test_a_call_that_was_refused_is_done_in_a_new_session(tmp_path: Path, status: int) -> None:
-    async with _connected(tmp_path, status) as (server, site):
-        assert (await site.call()).content == "done"
+async def test_refused_call_is_repeated_in_new_session(tmp_path: Path, status: int) -> None:
+    async with _connected(tmp_path, status) as (server, fixture):
+        assert (await fixture.call()).content == "done"
         for _ in range(2):
             server.known.clear()
             server.calls.clear()
             old = server.sessions[-1]
-            assert (await site.call()).content == "done"
+            assert (await fixture.call()).content == "done"
             assert server.sessions[-1] != old
             assert server.calls == ["refused", server.sessions[-1]], "what was refused is asked once more"
-            await site.stands("connected")
+            await fixture.wait_for_state("connected")
         count = len(server.sessions)
-        assert (await site.call()).content == "done"
+        assert (await fixture.call()).content == "done"
         assert len(server.sessions) == count, "the new session is kept"
 
 
-async def test_one_that_forgets_every_session_is_not_asked_for_ever(tmp_path: Path) -> None:
-    async with _connected(tmp_path, 404) as (server, site):
+async def test_repeated_session_loss_is_not_retried_forever(tmp_path: Path) -> None:
+    async with _connected(tmp_path, 404) as (server, fixture):
         server.keeps_forgetting = True
         count = len(server.sessions)
         with pytest.raises(CallFailed, match="The MCP server s refused go twice"):
-            await site.call()
+            await fixture.call()
         assert server.calls == ["refused", "refused"]
         assert len(server.sessions) == count + 1, "the second time was in a session of its own"
         server.keeps_forgetting = False
-        assert (await site.call()).content == "done"
+        assert (await fixture.call()).content == "done"

@@ -1,4 +1,4 @@
-"""What the settings of a server behind an address come to: how it is reached, with which headers and which token."""
+"""Effect of the settings of a remote server: transport, headers and token."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from config.place import Place
-from extensions.mcp.in_memory import Site, in_virtual_time
+from config.settings_files import SettingsFiles
+from extensions.mcp.in_memory_mcp import McpFixture, in_virtual_time
 from holdfast.config.credentials import Credentials, Token, TokenRefresher
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import McpInfo
@@ -27,7 +27,7 @@ URL = "https://host.example/mcp"
 
 
 def reach(top: Path, settings: Json, patch: pytest.MonkeyPatch) -> tuple[ConnectionParams | None, McpInfo]:
-    """How the server would be reached, and how it stands after that has failed."""
+    """Return the connection plan of the server, and its state after the connection failed."""
     plans: list[ConnectionParams] = []
 
     @asynccontextmanager
@@ -38,13 +38,13 @@ def reach(top: Path, settings: Json, patch: pytest.MonkeyPatch) -> tuple[Connect
         yield
 
     async def main() -> McpInfo:
-        site = Site(top, s=settings)
-        site.mcp.start()
+        fixture = McpFixture(top, s=settings)
+        fixture.mcp.start()
         try:
-            await site.stands("error")
-            return site.state()
+            await fixture.wait_for_state("error")
+            return fixture.state()
         finally:
-            await site.mcp.close()
+            await fixture.mcp.close()
 
     patch.setattr("holdfast.extensions.mcp.mcp_connection.open_connection", opened)
     found = in_virtual_time(main)
@@ -61,7 +61,7 @@ def reach(top: Path, settings: Json, patch: pytest.MonkeyPatch) -> tuple[Connect
         ({"command": "x"}, "stdio"),
     ],
 )
-def test_the_way(settings: Json, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transport_of_settings(settings: Json, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, found = reach(tmp_path, settings, monkeypatch)
     assert plan is not None
     assert (plan.type, found.type) == (way, way)
@@ -82,9 +82,7 @@ def test_the_way(settings: Json, way: str, tmp_path: Path, monkeypatch: pytest.M
         ("file:///x", False),
     ],
 )
-def test_an_address_has_a_scheme_and_a_host(
-    url: str, is_good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_url_needs_scheme_and_host(url: str, is_good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, found = reach(tmp_path, {"url": url, "type": "http"}, monkeypatch)
     assert (plan is not None) == is_good
     assert found.error == (
@@ -107,7 +105,7 @@ def test_an_address_has_a_scheme_and_a_host(
         ({"oauth": True, "headers": {"Authorization": "k"}}, False),
     ],
 )
-def test_a_token_is_sent_where_no_header_of_its_own_says_otherwise(
+def test_token_is_sent_unless_header_is_configured(
     more: Json, has_tokens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, _ = reach(tmp_path, {"url": URL, **more}, monkeypatch)
@@ -116,7 +114,7 @@ def test_a_token_is_sent_where_no_header_of_its_own_says_otherwise(
     assert plan.headers == more.get("headers", {})
 
 
-def test_what_a_template_lacks_is_named_and_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_template_variable_is_reported_without_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, found = reach(tmp_path, {"url": URL, "headers": {"X": "$NOT_SET_ANYWHERE"}}, monkeypatch)
     assert plan is None
     assert "NOT_SET_ANYWHERE is not set" in found.error
@@ -133,11 +131,9 @@ def test_what_a_template_lacks_is_named_and_nothing_is_tried(tmp_path: Path, mon
         ({"type": "sse"}, {"is_sse": True}),
     ],
 )
-def test_a_login_gets_what_the_settings_say(
-    more: Json, wanted: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_login_receives_settings(more: Json, wanted: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[Json, str]:
-        site = Site(tmp_path, s={"url": URL, **more})
+        fixture = McpFixture(tmp_path, s={"url": URL, **more})
         seen: list[Json] = []
         shown = asyncio.Event()
         allowed = asyncio.Event()
@@ -149,9 +145,9 @@ def test_a_login_gets_what_the_settings_say(
             await allowed.wait()
 
         monkeypatch.setattr("holdfast.extensions.mcp.oauth_login.log_in", log_in)
-        site.mcp.start()
+        fixture.mcp.start()
         try:
-            servers = await site.mcp.manager()
+            servers = await fixture.mcp.manager()
             assert servers.login_url("s") == ""
             first, second = start(servers.log_in("s")), start(servers.log_in("s"))
             await shown.wait()
@@ -163,7 +159,7 @@ def test_a_login_gets_what_the_settings_say(
             assert servers.login_url("s") == ""
             return seen[0], address
         finally:
-            await site.mcp.close()
+            await fixture.mcp.close()
 
     @asynccontextmanager
     async def opened(plan: object, _: float) -> AsyncIterator[None]:
@@ -180,15 +176,15 @@ def test_a_login_gets_what_the_settings_say(
     assert address == "https://login.example/"
 
 
-def test_nobody_logs_in_to_a_program(tmp_path: Path) -> None:
+def test_local_program_has_no_login(tmp_path: Path) -> None:
     async def main() -> None:
-        site = Site(tmp_path, s={"command": "x"})
-        site.mcp.start()
+        fixture = McpFixture(tmp_path, s={"command": "x"})
+        fixture.mcp.start()
         try:
             with pytest.raises(BadRequest, match="is a program of this machine"):
-                await (await site.mcp.manager()).log_in("s")
+                await (await fixture.mcp.manager()).log_in("s")
         finally:
-            await site.mcp.close()
+            await fixture.mcp.close()
 
     in_virtual_time(main)
 
@@ -200,9 +196,7 @@ def test_nobody_logs_in_to_a_program(tmp_path: Path) -> None:
     ("url", "uses_proxies"),
     [("http://localhost:1/", False), ("http://127.0.0.1/", False), ("http://[::1]/", False), ("http://host/", True)],
 )
-async def test_a_server_of_this_machine_is_not_behind_a_proxy(
-    url: str, uses_proxies: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_local_server_bypasses_proxy(url: str, uses_proxies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.extensions.mcp.http_transport import ResponseMonitor, make_client  # noqa: PLC0415 - it takes long
 
     monkeypatch.setenv("http_proxy", "http://proxy.example:1")
@@ -224,7 +218,7 @@ async def test_a_server_of_this_machine_is_not_behind_a_proxy(
         (500, "session lost", False),
     ],
 )
-def test_which_answers_say_that_our_session_is_forgotten(status: int, message: str, is_forgotten: bool) -> None:
+def test_responses_that_mean_expired_session(status: int, message: str, is_forgotten: bool) -> None:
     from holdfast.extensions.mcp.http_transport import ResponseMonitor  # noqa: PLC0415 - it takes long
 
     seen = ResponseMonitor()
@@ -239,10 +233,8 @@ async def never(*_: object) -> Any:  # noqa: ANN401
 @pytest.mark.parametrize(
     ("expires_at", "is_renewed"), [(0.0, False), (1000.0, True), (1029.9, True), (1030.0, True), (1031.0, False)]
 )
-async def test_a_token_that_is_about_to_end_is_renewed_first(
-    expires_at: float, is_renewed: bool, tmp_path: Path
-) -> None:
-    place = Place(tmp_path)
+async def test_expiring_token_is_renewed_first(expires_at: float, is_renewed: bool, tmp_path: Path) -> None:
+    place = SettingsFiles(tmp_path)
     credentials = Credentials(str(place.home / "c.toml"), {"HOLDFAST_KEYRING": "0"})
     refresher = TokenRefresher(credentials)
     asked: list[str] = []
@@ -264,7 +256,7 @@ async def test_a_token_that_is_about_to_end_is_renewed_first(
     await refresher.close()
 
 
-async def test_a_token_that_cannot_be_renewed_is_none(tmp_path: Path) -> None:
+async def test_unrenewable_token_is_dropped(tmp_path: Path) -> None:
     credentials = Credentials(str(tmp_path / "c.toml"), {"HOLDFAST_KEYRING": "0"})
     refresher = TokenRefresher(credentials)
 
@@ -282,7 +274,7 @@ async def test_a_token_that_cannot_be_renewed_is_none(tmp_path: Path) -> None:
     ("url", "is_plain"),
     [("https://h/", True), ("https://h/" + "x" * 82, True), ("https://h/" + "x" * 83, False), ("https://h/ x", False)],
 )
-def test_a_token_is_kept_under_its_address(url: str, is_plain: bool) -> None:
+def test_token_is_stored_under_its_url(url: str, is_plain: bool) -> None:
     name = credentials_key(url)
     assert (name == f"mcp:{url}") == is_plain
     assert len(name) <= 96

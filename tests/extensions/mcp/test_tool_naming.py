@@ -1,4 +1,4 @@
-"""What models know tools by."""
+"""Names of MCP tools for models."""
 
 import re
 
@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from holdfast.extensions.mcp.tool_naming import is_enabled, prompt_command, tool_name, tool_names
 
 
-def test_a_tool_is_known_by_its_server_and_its_name() -> None:
+def test_tool_name_contains_server_and_tool() -> None:
     assert tool_name("git", "git_status") == "mcp_git_git_status"
     assert tool_name("my.server", "a b/c") == "mcp_my_server_a_b_c"
     assert prompt_command("git", "review") == "git:review"
 
 
 @given(st.text(max_size=80), st.lists(st.text(max_size=120), max_size=12))
-def test_every_provider_takes_the_names_and_no_two_are_alike(server: str, tools: list[str]) -> None:
+def test_names_are_valid_for_providers_and_unique(server: str, tools: list[str]) -> None:
     names = tool_names(server, tools)
     assert set(names) == set(tools)
     assert len(set(names.values())) == len(names)
@@ -28,7 +28,7 @@ def test_long_names_keep_their_beginning() -> None:
     assert all(name.startswith("mcp_s_xxxx") for name in names.values())
 
 
-def test_two_lists_say_which_tools_are_wanted() -> None:
+def test_enabled_and_disabled_tool_lists() -> None:
     assert is_enabled("a", (), ())
     assert not is_enabled("a", (), ("a",))
     assert is_enabled("a", ("a",), ())
@@ -36,7 +36,7 @@ def test_two_lists_say_which_tools_are_wanted() -> None:
     assert not is_enabled("a", ("a",), ("a",)), "what is forbidden stays forbidden"
 
 
-def test_names_are_told_apart_by_a_few_digits_where_they_must() -> None:
+def test_colliding_names_get_numeric_suffix() -> None:
     fits, long = "x" * 58, "x" * 59
     assert tool_name("s", fits) == f"mcp_s_{fits}", "64 characters are taken"
     cut = tool_name("s", long)

@@ -1,4 +1,4 @@
-"""What a server answers, as a model is given it."""
+"""Conversion of MCP results to tool results."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from holdfast.extensions.mcp.tool_results import (
 PICTURE = base64.b64encode(b"\x89PNG picture").decode()
 
 
-def said(*content: dict[str, Any], **more: object) -> dict[str, Any]:
+def result_of(*content: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"content": list(content), **more}
 
 
@@ -34,32 +34,32 @@ def picture(data: str = PICTURE, mime: str = "image/png") -> dict[str, Any]:
 
 
 def test_texts_are_joined_and_errors_are_errors() -> None:
-    outcome = tool_outcome(said(words("one"), words("two")), takes_media=True)
+    outcome = tool_outcome(result_of(words("one"), words("two")), takes_media=True)
     assert (outcome.content, outcome.is_error) == ("one\n\ntwo", False)
-    assert tool_outcome(said(words("no"), isError=True), takes_media=True).is_error
+    assert tool_outcome(result_of(words("no"), isError=True), takes_media=True).is_error
     assert tool_outcome({}, takes_media=True).content == "The tool answered nothing."
 
 
-def test_the_first_picture_is_passed_on() -> None:
-    outcome = tool_outcome(said(words("look"), picture(), picture()), takes_media=True)
+def test_first_image_is_passed_on() -> None:
+    outcome = tool_outcome(result_of(words("look"), picture(), picture()), takes_media=True)
     assert (outcome.data, outcome.mime_type) == (PICTURE, "image/png")
     assert (
         outcome.content
         == "look\n\n[image, image/png, 12 bytes]\n\n[image, image/png, 12 bytes: only the first is passed on]"
     )
-    blind = tool_outcome(said(picture()), takes_media=False)
+    blind = tool_outcome(result_of(picture()), takes_media=False)
     assert blind.data == ""
     assert "cannot take it" in blind.content
 
 
-def test_sounds_are_passed_on_too() -> None:
-    outcome = tool_outcome(said({"type": "audio", "data": PICTURE, "mimeType": "audio/wav"}), takes_media=True)
+def test_audio_is_passed_on() -> None:
+    outcome = tool_outcome(result_of({"type": "audio", "data": PICTURE, "mimeType": "audio/wav"}), takes_media=True)
     assert (outcome.data, outcome.mime_type) == (PICTURE, "audio/wav")
 
 
 def test_media_that_are_too_large_or_broken_are_named() -> None:
     huge = base64.b64encode(bytes(MAX_MEDIA_BYTES + 1)).decode()
-    outcome = tool_outcome(said(picture(huge), picture("§")), takes_media=True)
+    outcome = tool_outcome(result_of(picture(huge), picture("§")), takes_media=True)
     assert outcome.data == ""
     assert "too large" in outcome.content
     assert "[image that cannot be read]" in outcome.content
@@ -68,9 +68,9 @@ def test_media_that_are_too_large_or_broken_are_named() -> None:
 def test_bounds_of_media_and_errors() -> None:
     for size, is_passed in ((MAX_MEDIA_BYTES, True), (MAX_MEDIA_BYTES + 1, False)):
         data = base64.b64encode(bytes(size)).decode()
-        assert bool(tool_outcome(said(picture(data)), takes_media=True).data) == is_passed
+        assert bool(tool_outcome(result_of(picture(data)), takes_media=True).data) == is_passed
     for value, is_error in ((True, True), (False, False), ("false", False), (1, False), (None, False)):
-        assert tool_outcome(said(words("x"), isError=value), takes_media=True).is_error == is_error
+        assert tool_outcome(result_of(words("x"), isError=value), takes_media=True).is_error == is_error
 
 
 def test_an_empty_resource_is_text() -> None:
@@ -79,15 +79,15 @@ def test_an_empty_resource_is_text() -> None:
     assert "not shown" in resource_outcome((McpContents("u", "", "", "QUI="),), takes_media=False).content
 
 
-def test_structure_is_shown_where_no_text_says_the_same() -> None:
-    told = tool_outcome(said(words('{"a": [1]}'), structuredContent={"a": [1]}), takes_media=True)
-    assert told.content == '{"a": [1]}'
-    around = tool_outcome(said(words("some words"), structuredContent={"result": "some words"}), takes_media=True)
+def test_structured_content_is_shown_unless_text_repeats_it() -> None:
+    published = tool_outcome(result_of(words('{"a": [1]}'), structuredContent={"a": [1]}), takes_media=True)
+    assert published.content == '{"a": [1]}'
+    around = tool_outcome(result_of(words("some words"), structuredContent={"result": "some words"}), takes_media=True)
     assert around.content == "some words"
-    untold = tool_outcome(said(words("done"), structuredContent={"a": [1]}), takes_media=True)
+    untold = tool_outcome(result_of(words("done"), structuredContent={"a": [1]}), takes_media=True)
     assert untold.content.startswith("done\n\n{")
     assert json.loads(untold.metadata) == {"structured_content": {"a": [1]}}
-    assert tool_outcome(said(structuredContent={"a": "x" * MAX_TEXT}), takes_media=True).metadata == ""
+    assert tool_outcome(result_of(structuredContent={"a": "x" * MAX_TEXT}), takes_media=True).metadata == ""
 
 
 def test_resources_are_shown_or_named() -> None:
@@ -95,7 +95,7 @@ def test_resources_are_shown_or_named() -> None:
     inside = {"type": "resource", "resource": {"uri": "demo://b", "text": "hello"}}
     blob = {"type": "resource", "resource": {"uri": "demo://c", "blob": PICTURE, "mimeType": "application/pdf"}}
     shown = {"type": "resource", "resource": {"uri": "demo://d", "blob": PICTURE, "mimeType": "image/png"}}
-    outcome = tool_outcome(said(link, inside, blob, shown), takes_media=True)
+    outcome = tool_outcome(result_of(link, inside, blob, shown), takes_media=True)
     assert outcome.content == (
         "[resource demo://a (text/plain) a: what]\n\n"
         '<resource uri="demo://b">\nhello\n</resource>\n\n'
@@ -104,8 +104,8 @@ def test_resources_are_shown_or_named() -> None:
     assert outcome.data == PICTURE
 
 
-def test_a_long_answer_loses_its_middle() -> None:
-    outcome = tool_outcome(said(words("begin" + "x\n" * MAX_TEXT + "end")), takes_media=True)
+def test_long_result_is_truncated_in_the_middle() -> None:
+    outcome = tool_outcome(result_of(words("begin" + "x\n" * MAX_TEXT + "end")), takes_media=True)
     assert len(outcome.content) < MAX_TEXT + 100
     assert outcome.content.startswith("begin")
     assert outcome.content.endswith("end")
@@ -140,7 +140,7 @@ _json = anything("type", "text", "data", "uri", "resource", "mimeType", "blob", 
     st.dictionaries(st.sampled_from(["content", "structuredContent", "isError", "contents", "messages"]), _json),
     st.booleans(),
 )
-def test_whatever_a_server_sends_becomes_a_result(result: dict[str, Any], takes_media: bool) -> None:
+def test_any_input_becomes_result(result: dict[str, Any], takes_media: bool) -> None:
     outcome = tool_outcome(result, takes_media=takes_media)
     assert outcome.content
     assert len(outcome.content) <= MAX_TEXT + 100

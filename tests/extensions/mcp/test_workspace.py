@@ -1,4 +1,4 @@
-"""Servers as part of a workspace: who starts them, who waits for them, what models are told, what is left of them."""
+"""MCP servers in a workspace: start, waits, system prompt, cleanup."""
 
 import asyncio
 import json
@@ -10,65 +10,65 @@ from pathlib import Path
 import msgspec
 
 from e2e.cli_environment import CliEnvironment, asks, cli_environment
-from e2e.tool_client import tool_client, until
-from extensions.mcp.authorization_server import office
+from e2e.tool_client import tool_client
+from extensions.mcp.authorization_server import authorization_server
 from extensions.mcp.servers import (
     STUB_EVERYTHING,
     STUB_TIME,
     add,
-    dead,
     filesystem,
-    living,
     needs_node,
-    own,
-    stands,
+    private_copy,
+    running_processes,
     state,
+    wait_for_state,
+    wait_until_dead,
     wrapped,
 )
 from holdfast.domain.extensions import McpInfo
 from holdfast.domain.settings import McpSettings
 from holdfast.protocol.bodies import AgentMessage
-from holdfast.testing.gates import start
-from model_server.script import Ask, Reply, Say
-from model_server.server import Asked
-from server.helpers import end_of, place, read_until
+from holdfast.testing.gates import start, until
+from model_server.script import CallTool, Reply, Say
+from model_server.server import RecordedRequest
+from server.helpers import read_until, run_ended, server_directory
 
 pytestmark = needs_node
 
 NOW = ("mcp_time_get_current_time", {"timezone": "UTC"})
 
 
-async def test_a_tool_of_a_server_asks_like_any_other() -> None:
-    """With its name, its server and its arguments; and a rule that was saved counts."""
+async def test_mcp_tool_requests_permission() -> None:
+    """With its name, its server and its arguments; and a saved rule applies."""
     async with tool_client(yolo=False) as one:
         await add(one, time=STUB_TIME, all=STUB_EVERYTHING)
         session = await one.session()
-        run = await one.ask(session, NOW)
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, NOW)
+        (ask,) = await one.pending_permissions()
         assert (ask.tool_name, ask.action, ask.path) == ("mcp_time_get_current_time", "execute", str(one.project))
         assert ask.params == {"timezone": "UTC"}
         assert "get_current_time of the MCP server time" in ask.description
         assert await one.grant(ask, "allow_always")
-        await one.end(run)
-        (allowed,) = await one.do(NOW)
+        await one.run_end(run)
+        (allowed,) = await one.call_tools_and_wait(NOW)
         assert not allowed.is_error
-        run = await one.ask(session, ("mcp_all_echo", {"message": "x"}))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, ("mcp_all_echo", {"message": "x"}))
+        (ask,) = await one.pending_permissions()
         assert await one.grant(ask, "deny", "not now")
-        await one.end(run)
+        await one.run_end(run)
         denied = (await one.results(session))[-1]
         assert denied.is_error
         assert "not now" in denied.content
         resource = {"mcp_name": "all", "uri": "demo://resource/static/document/features.md"}
-        run = await one.ask(session, ("read_mcp_resource", resource))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, ("read_mcp_resource", resource))
+        (ask,) = await one.pending_permissions()
         assert (ask.action, ask.params) == ("read", resource)
         await one.client.cancel_run(one.workspace, run.run_id)
-        assert (await one.end(run)).cancelled
+        assert (await one.run_end(run)).cancelled
 
 
-async def test_hooks_have_a_say_in_a_tool_of_a_server() -> None:
-    """What one changed is what is shown, asked about and sent; what one refuses is not sent."""
+async def test_hooks_apply_to_mcp_tools() -> None:
+    """Changed arguments are displayed, checked and sent; a refused call is not sent."""
     elsewhere = json.dumps({"updated_input": {"timezone": "Asia/Tokyo"}})
     changes = {"matcher": "^mcp_time_get", "command": f"cat >/dev/null; echo '{elsewhere}'"}
     refuses = {"matcher": "^mcp_time_convert", "command": "cat >/dev/null; echo not that >&2; exit 2"}
@@ -76,59 +76,59 @@ async def test_hooks_have_a_say_in_a_tool_of_a_server() -> None:
         await one.client.config_set(one.workspace, "hooks.PreToolUse", [changes, refuses], scope=1)
         await add(one, time=STUB_TIME)
         session = await one.session()
-        run = await one.ask(session, NOW, ("mcp_time_convert_time", {}))
-        (ask,) = await one.permissions()
+        run = await one.call_tools(session, NOW, ("mcp_time_convert_time", {}))
+        (ask,) = await one.pending_permissions()
         assert ask.params == {"timezone": "Asia/Tokyo"}
         assert await one.grant(ask)
-        await one.end(run)
+        await one.run_end(run)
         now, refused = sorted(await one.results(session), key=lambda result: result.tool_call_id)
         assert json.loads(now.content)["timezone"] == "Asia/Tokyo"
         assert refused.is_error
         assert "not that" in refused.content
 
 
-async def test_what_servers_want_models_to_know_is_told() -> None:
-    async with office() as there, tool_client() as one:
+async def test_server_instructions_are_in_system_prompt() -> None:
+    async with authorization_server() as there, tool_client() as one:
         there.access.add("k")
-        await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
-        await one.do()
+        await add(one, authorization_server={"url": there.url, "headers": {"Authorization": "Bearer k"}})
+        await one.call_tools_and_wait()
         system = one.model.requests[-1].system
         assert "<mcp-instructions>" in system
         assert "Be polite to the office." in system
         assert '<server name="office">' in system
 
 
-async def test_only_a_run_that_nobody_attends_waits_for_servers(tmp_path: Path) -> None:
-    """The first prompt of a script has all tools; a person begins with what is there."""
+async def test_only_unattended_run_waits_for_servers(tmp_path: Path) -> None:
+    """The first prompt of a script has all tools; an interactive one begins with the available ones."""
     (tmp_path / "go").touch()
     slow = f'while [ ! -e {tmp_path}/ready ]; do sleep 0.05; done; exec "$@"'
     async with tool_client() as one:
         server = {**STUB_TIME, "command": "sh", "args": ["-c", slow, "sh", STUB_TIME["command"], *STUB_TIME["args"]]}
         await one.client.config_set(one.workspace, "mcp.time", server, scope=1)
-        attended = await one.do(NOW)
+        attended = await one.call_tools_and_wait(NOW)
         assert "There is no tool called" in attended[0].content
         session = await one.session()
         message = AgentMessage(session, json.dumps([NOW]), interactive=False)
         async with one.client.events(one.workspace, since=0) as events:
             run = await one.client.send_prompt(one.workspace, message)
             (tmp_path / "ready").touch()
-            await read_until(events, end_of(run.run_id))
+            await read_until(events, run_ended(run.run_id))
         (result,) = await one.results(session)
         assert not result.is_error
 
 
-async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Path) -> None:
-    """Nobody waits for one that was here before; its first call does. Other settings, and it is another server."""
+async def test_cached_offers_are_known_before_start(tmp_path: Path) -> None:
+    """A cached server is not awaited by the prompt but by its first call. With other settings it is another server."""
     gate = tmp_path / "gate"
     gate.touch()
     slow = f'while [ ! -e {gate} ]; do sleep 0.05; done; exec "$@"'
     server = wrapped(slow, STUB_TIME)
-    async with place() as where:
-        async with tool_client(where) as one:
+    async with server_directory() as directory:
+        async with tool_client(directory) as one:
             await add(one, time=server)
-            await until((where.data / "workspaces" / one.workspace / "mcp.json").exists)
+            await until((directory.data / "workspaces" / one.workspace / "mcp.json").exists)
         gate.unlink()
-        async with tool_client(where) as again:
+        async with tool_client(directory) as again:
             session = await again.session()
             message = AgentMessage(session, json.dumps([NOW]), interactive=False)
             run = await again.client.send_prompt(again.workspace, message)
@@ -136,16 +136,16 @@ async def test_what_a_server_offers_is_known_before_it_has_started(tmp_path: Pat
             assert any(tool.name == "mcp_time_get_current_time" for tool in again.model.requests[0].tools)
             assert (await state(again, "time")).state == "starting"
             gate.touch()
-            await again.end(run)
+            await again.run_end(run)
             (result,) = await again.results(session)
             assert not result.is_error
             gate.unlink()
             await again.client.config_set(again.workspace, "mcp.time.timeout", 59, scope=1)
             assert (await state(again, "time")).tool_count == 0
             gate.touch()
-            (where.data / "workspaces" / again.workspace / "mcp.json").write_text("{ broken")
-        async with tool_client(where) as last:
-            await stands(last, "time", "connected")
+            (directory.data / "workspaces" / again.workspace / "mcp.json").write_text("{ broken")
+        async with tool_client(directory) as last:
+            await wait_for_state(last, "time", "connected")
 
 
 async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -
         "from e2e.tool_client import tool_client\n"
         "async def main():\n"
         "    async with tool_client() as one:\n"
-        "        await one.do(('bash', {'command': 'true', 'description': 'x'}))\n"
+        "        await one.call_tools_and_wait(('bash', {'command': 'true', 'description': 'x'}))\n"
         "        await one.client.mcp_states(one.workspace)\n"
         "        await one.client.doctor(one.workspace, 'mcp servers')\n"
         "    print([name for name in sys.modules if name.split('.')[0] in ('mcp', 'mcp_types', 'starlette')])\n"
@@ -170,47 +170,47 @@ async def test_nothing_is_loaded_before_a_server_is_configured(tmp_path: Path) -
     assert out.decode().strip().splitlines()[-1] == "[]"
 
 
-async def test_who_asks_what_is_wrong_waits_for_those_that_start(tmp_path: Path) -> None:
-    """A server that nobody has tried yet is not one that works."""
+async def test_doctor_waits_for_starting_servers(tmp_path: Path) -> None:
+    """A server that was not tried yet is not reported as working."""
     slow = f"while [ ! -e {tmp_path}/ready ]; do sleep 0.05; done; exit 3"
     async with tool_client() as one:
         await one.client.config_set(one.workspace, "mcp.slow", wrapped(slow, STUB_TIME), scope=1)
         report = start(one.client.doctor(one.workspace, "mcp servers"))
-        await stands(one, "slow", "starting")
+        await wait_for_state(one, "slow", "starting")
         (tmp_path / "ready").touch()
         (finding,) = (await report).findings
         assert finding.severity == "error"
         assert finding.what == "mcp.slow is not connected. It ended with exit code 3."
 
 
-async def test_what_a_client_lends_is_there_as_long_as_it_is(tmp_path: Path) -> None:
-    """What the settings name stands above it; nothing in it is expanded, and nothing of it is written down."""
+async def test_lent_server_lasts_as_long_as_its_client(tmp_path: Path) -> None:
+    """The settings take precedence; its values are not expanded and not stored."""
     async with tool_client() as one:
         mcp = one.server.manager.handle(one.workspace).services.extensions.mcp
-        lent = msgspec.convert({**own(STUB_TIME, tmp_path), "env": {"A": "$B"}}, McpSettings)
+        lent = msgspec.convert({**private_copy(STUB_TIME, tmp_path), "env": {"A": "$B"}}, McpSettings)
         mcp.set_client_servers("editor", {"time": lent, "clock": lent})
-        await stands(one, "time", "connected")
-        await stands(one, "clock", "connected")
-        before = living(tmp_path)
+        await wait_for_state(one, "time", "connected")
+        await wait_for_state(one, "clock", "connected")
+        before = running_processes(tmp_path)
         assert len(before) == 2
-        assert not (await one.do(NOW))[0].is_error
+        assert not (await one.call_tools_and_wait(NOW))[0].is_error
         mcp.set_client_servers("editor", {"time": lent, "clock": lent})
         mcp.set_client_servers("another", {"clock": msgspec.structs.replace(lent, command="no-such-program")})
         assert (await state(one, "clock")).state == "connected"
-        assert living(tmp_path) == before
+        assert running_processes(tmp_path) == before
         await one.client.config_set(one.workspace, "mcp.time", {"command": "true", "disabled": True}, scope=1)
         assert (await state(one, "time")).state == "disabled"
         mcp.set_client_servers("another", {})
         mcp.set_client_servers("editor", {})
         assert set(await one.client.mcp_states(one.workspace)) == {"time"}
-        await dead(tmp_path)
+        await wait_until_dead(tmp_path)
 
 
-async def settled(stage: CliEnvironment) -> dict[str, McpInfo]:
-    """As the command tells it, when none of them is starting any more."""
+async def settled_states(stage: CliEnvironment) -> dict[str, McpInfo]:
+    """Return the states that the command prints when no server is starting any more."""
     async with asyncio.timeout(100):
         while True:
-            listed = json.loads(await stage.say("mcp", "list", "--json", "--no-wait"))
+            listed = json.loads(await stage.stdout_of("mcp", "list", "--json", "--no-wait"))
             if all(item["state"] != "starting" for item in listed):
                 return {
                     item["name"]: McpInfo(item["name"], item["state"], "", item.get("error", "")) for item in listed
@@ -218,55 +218,55 @@ async def settled(stage: CliEnvironment) -> dict[str, McpInfo]:
 
 
 async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -> None:
-    """By hash: a change takes it back. Both of the files that may name them."""
+    """By hash: a change revokes the trust. For both files that may name servers."""
     async with cli_environment() as stage:
-        server = own(STUB_TIME, tmp_path)
+        server = private_copy(STUB_TIME, tmp_path)
         (stage.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": server}}))
         (stage.project / "holdfast.toml").write_text(
             f'[mcp.ours]\ntimeout = 60\ncommand = "{server["command"]}"\nargs = {json.dumps(server["args"])}\n'
         )
-        here = await stage.opened()
+        here = await stage.open_workspace()
         assert await here.client.mcp_states(here.id) == {}
         shown = await stage.call("mcp")
         assert shown.out.count("not trusted") == 2
         assert "holdfast trust" in shown.err
         await here.asked("hello")
-        assert living(tmp_path) == []
-        await stage.say("trust", "--yes")
-        assert {name: info.state for name, info in (await settled(stage)).items()} == {
+        assert running_processes(tmp_path) == []
+        await stage.stdout_of("trust", "--yes")
+        assert {name: info.state for name, info in (await settled_states(stage)).items()} == {
             "ours": "connected",
             "theirs": "connected",
         }
-        assert len(living(tmp_path)) == 2
+        assert len(running_processes(tmp_path)) == 2
         (stage.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": {"command": "sh"}}}))
-        assert {info.state for info in (await settled(stage)).values()} == {"not trusted"}
-        await dead(tmp_path)
+        assert {info.state for info in (await settled_states(stage)).values()} == {"not trusted"}
+        await wait_until_dead(tmp_path)
 
 
-async def test_r4_a_killed_server_leaves_no_server_of_tools(tmp_path: Path) -> None:
-    """And the first run of a script has the tools of a server that has just been started."""
+async def test_r4_killed_server_leaves_no_mcp_server(tmp_path: Path) -> None:
+    """And the first run of a script has the tools of a newly started server."""
     async with cli_environment() as stage:
-        server = own(STUB_TIME, tmp_path)
+        server = private_copy(STUB_TIME, tmp_path)
         command, arguments = (json.dumps(server[name]) for name in ("command", "args"))
         stage.write(
             f"[mcp.time]\ntimeout = 60\ncommand = {command}\nargs = {arguments}\n"
             f"[mcp.files]\ntimeout = 60\ncommand = 'node'\nargs = {json.dumps(filesystem(tmp_path)['args'])}\n"
         )
         pid = await stage.serve_again()
-        here = await stage.opened()
+        here = await stage.open_workspace()
         await here.asked("hello")
         assert "mcp_time_convert_time" in json.dumps(asks(stage.provider)[-1].json["tools"])
-        assert len(living(tmp_path)) == 2
+        assert len(running_processes(tmp_path)) == 2
         os.kill(pid, signal.SIGKILL)
-        await dead(tmp_path)
+        await wait_until_dead(tmp_path)
 
 
-async def test_r12_a_server_gets_no_key_of_a_model_unasked() -> None:
-    """What its settings name it gets; what models are asked with it does not."""
+async def test_r12_mcp_server_gets_no_model_key() -> None:
+    """It gets the variables named in its settings, not the keys of models."""
 
-    def script(asked: Asked) -> Reply:
+    def script(asked: RecordedRequest) -> Reply:
         begins = "tools" in asked.json and '"role": "tool"' not in json.dumps(asked.json)
-        return Reply((Ask("1", "mcp_all_get-env", ("{}",)) if begins else Say(("done",)),))
+        return Reply((CallTool("1", "mcp_all_get-env", ("{}",)) if begins else Say(("done",)),))
 
     async with cli_environment(script) as stage:
         stage.environment["A_WALKING_KEY"] = "k-walking-1234567"
@@ -278,9 +278,9 @@ async def test_r12_a_server_gets_no_key_of_a_model_unasked() -> None:
         allowed = "[permissions]\nallow = ['mcp_all_get-env']\n"
         stage.settings.write_text(settings + given + allowed + '[mcp.all.env]\nOWN = "for-$ANOTHER"\n')
         await stage.serve_again()
-        here = await stage.opened()
+        here = await stage.open_workspace()
         await here.asked("go")
-        told = json.dumps(asks(stage.provider)[-1].json["messages"])
-        assert "seen-by-all" in told
-        assert "for-seen-by-all" in told
-        assert "k-walking-1234567" not in told
+        published = json.dumps(asks(stage.provider)[-1].json["messages"])
+        assert "seen-by-all" in published
+        assert "for-seen-by-all" in published
+        assert "k-walking-1234567" not in published

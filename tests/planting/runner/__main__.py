@@ -33,7 +33,7 @@ IN_PROCESS_TESTS = (
 """Test directories that mostly run the code in their own process. The others start programs: no mutant reaches them."""
 
 
-def say(text: str) -> None:
+def print_now(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -75,10 +75,10 @@ def test_files(options: argparse.Namespace) -> list[str]:
 
 def run_map(session: pytest.Session, options: argparse.Namespace, files: Sequence[str]) -> None:
     """Run these test files once and store which functions each test executes."""
-    say(f"tracing {len(files)} test files")
+    print_now(f"tracing {len(files)} test files")
     sources = sorted((ROOT / "src" / "holdfast").rglob("*.py"))
     import_all(sources, ROOT)
-    Session(session, ROOT, Map(CACHE / "map", ROOT)).trace(files, Tracer(sources, ROOT), options.jobs, say)
+    Session(session, ROOT, Map(CACHE / "map", ROOT)).trace(files, Tracer(sources, ROOT), options.jobs, print_now)
 
 
 def run_candidates(session: pytest.Session, options: argparse.Namespace, candidates: Sequence[Candidate]) -> None:
@@ -90,20 +90,20 @@ def run_candidates(session: pytest.Session, options: argparse.Namespace, candida
     gc.freeze()
     began = time.monotonic()
     settings = Settings(options.limit, options.jobs)
-    verdicts = judge(Session(session, ROOT, tests), candidates, settings, tell)
+    verdicts = judge(Session(session, ROOT, tests), candidates, settings, print_verdict)
     if options.on_disk:
         verdicts = on_disk(verdicts, options)
     report(verdicts, time.monotonic() - began)
 
 
-def tell(verdict: Verdict) -> None:
-    say(f"{verdict.word:10} {verdict.seconds:5.1f} s {verdict.ran:4} tests  {verdict.candidate.label}")
+def print_verdict(verdict: Verdict) -> None:
+    print_now(f"{verdict.word:10} {verdict.seconds:5.1f} s {verdict.ran:4} tests  {verdict.candidate.label}")
     if verdict.detail:
-        say(f"{'':10} {verdict.detail}")
+        print_now(f"{'':10} {verdict.detail}")
 
 
 def on_disk(verdicts: Sequence[Verdict], options: argparse.Namespace) -> list[Verdict]:
-    """Plant on disk what was not caught, and run the nearest test directories."""
+    """Plant the survivors on disk, and run the nearest test directories."""
 
     def again(verdict: Verdict) -> Verdict:
         candidate = verdict.candidate
@@ -119,10 +119,10 @@ def on_disk(verdicts: Sequence[Verdict], options: argparse.Namespace) -> list[Ve
             detail = trial.text.partition("\n")[0] or f"all tests of {' '.join([own, *others])} pass"
             changed = verdict._replace(word="SURVIVED", detail=f"on disk: {detail}")
         changed = changed._replace(seconds=verdict.seconds + time.monotonic() - began)
-        tell(changed)
+        print_verdict(changed)
         return changed
 
-    say("\non disk:")
+    print_now("\non disk:")
     left = [verdict for verdict in verdicts if verdict.word != "caught"]
     with ThreadPoolExecutor(options.jobs) as workers:
         return [*(verdict for verdict in verdicts if verdict.word == "caught"), *workers.map(again, left)]
@@ -134,9 +134,9 @@ def report(verdicts: Sequence[Verdict], seconds: float) -> None:
     for verdict in survivors:
         origin = verdict.candidate.origin
         text = origin.diff() if isinstance(origin, Mutant) else verdict.candidate.label
-        say(f"\n{text}\n# {verdict.ran} tests passed{'' if verdict.is_complete else ', limit reached'}")
+        print_now(f"\n{text}\n# {verdict.ran} tests passed{'' if verdict.is_complete else ', limit reached'}")
     LAST.write_text(json.dumps([name_of(mutant, ROOT) for mutant in mutants]))
-    say("")
+    print_now("")
     packages: dict[str, Counter[str]] = {}
     for verdict in verdicts:
         package = verdict.candidate.file.relative_to(ROOT / "src" / "holdfast").parts[0]
@@ -146,8 +146,8 @@ def report(verdicts: Sequence[Verdict], seconds: float) -> None:
         counts = packages[name]
         tried = counts["caught"] + counts["SURVIVED"]
         others = ", ".join(f"{counts[word]} {word}" for word in ("unexecuted", "refused") if counts[word])
-        say(f"{name:12} {counts['caught']} of {tried} caught" + (f"; {others}" if others else ""))
-    say(f"{seconds:.0f} s")
+        print_now(f"{name:12} {counts['caught']} of {tried} caught" + (f"; {others}" if others else ""))
+    print_now(f"{seconds:.0f} s")
 
 
 def candidates_of(options: argparse.Namespace) -> list[Candidate]:
@@ -159,7 +159,7 @@ def candidates_of(options: argparse.Namespace) -> list[Candidate]:
     chosen = choose(options)
     known = Equivalents(EQUIVALENT).reasons
     mutants = [mutant for mutant in chosen if name_of(mutant, ROOT) not in known]
-    say(f"{len(mutants)} mutants, {len(chosen) - len(mutants)} more are recorded as equivalent")
+    print_now(f"{len(mutants)} mutants, {len(chosen) - len(mutants)} more are recorded as equivalent")
     return [from_mutant(mutant, ROOT) for mutant in mutants]
 
 
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
     candidates = candidates_of(options)
     if options.list:
         for candidate in candidates:
-            say(candidate.label)
+            print_now(candidate.label)
         return 0
     CACHE.mkdir(exist_ok=True)
     tests = Map(CACHE / "map", ROOT)

@@ -1,6 +1,6 @@
 """Forked children with limits. A child and everything it started is gone when its result is known.
 
-Between the runner and the child that runs tests stands a supervisor. It is a subreaper: processes whose parents have
+A supervisor runs between the runner and the child that runs tests. It is a subreaper: processes whose parents have
 ended become its children, so that it finds and kills them whatever group or session they have moved to.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Job", "Limits", "Outcome", "Tell", "run_jobs"]
+__all__ = ["Job", "Limits", "Outcome", "Report", "run_jobs"]
 
-Tell = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.2
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The end of a child. `test` is the last one that began, `data` the last report that carried some."""
+    """The end of a child. `test` is the last one that started, `data` the last report with data."""
 
     word: Literal["passed", "failed", "hung", "died", "limit", "refused"]
     test: str
@@ -50,15 +50,15 @@ class Outcome(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Work for one child. It reports `test` before each test, and `end` with a word of `Outcome` at last."""
+    """Work for one child. It reports `test` before each test, and finally `end` with a word of `Outcome`."""
 
     name: str
-    work: Callable[[Tell, Path], None]
+    work: Callable[[Report, Path], None]
     limits: Limits
 
 
 def run_jobs(next_job: Callable[[], Job | None], workers: int) -> Iterator[tuple[Job, Outcome]]:
-    """Run jobs in forked children, some at a time; yield results as they come. A result may lead to further jobs."""
+    """Run jobs in forked children, some at a time; yield results as they arrive. A result may lead to further jobs."""
     selector = selectors.DefaultSelector()
     active: dict[int, tuple[Job, int, bytearray]] = {}
     while True:
@@ -105,7 +105,7 @@ def _start(job: Job) -> tuple[int, int]:
 def _supervised(job: Job) -> Outcome:
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Short, because sockets of the tests lie below it.
+    # Short, because sockets of the tests are below it.
     folder = Path(tempfile.mkdtemp(prefix="m-"))
     reader, writer = os.pipe()
     pid = os.fork()
@@ -129,10 +129,10 @@ def _run_child(job: Job, writer: int, folder: Path) -> None:
         os.environ["TMPDIR"] = str(folder)
         tempfile.tempdir = None
 
-        def tell(report: dict[str, Any]) -> None:
-            os.write(writer, json.dumps(report).encode() + b"\n")
+        def report(entry: dict[str, Any]) -> None:
+            os.write(writer, json.dumps(entry).encode() + b"\n")
 
-        job.work(tell, folder)
+        job.work(report, folder)
     except BaseException as error:
         os.write(writer, json.dumps({"end": "died", "text": repr(error)}).encode() + b"\n")
     finally:
@@ -177,7 +177,7 @@ def _watch(job: Job, reader: int, pid: int) -> Outcome:
 
 
 def _kill_descendants() -> None:
-    """Kill until nothing is left. Killed processes hand their own children to this one."""
+    """Kill until nothing is left. The children of killed processes become children of this one."""
     for _ in range(50):
         found = _descendants(os.getpid())
         for pid in found:

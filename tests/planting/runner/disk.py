@@ -1,4 +1,4 @@
-"""Mistakes planted on disk: programs that tests start see them too.
+"""Mistakes planted on disk: programs that tests start use them too.
 
 The changed file is mounted over the original in a mount namespace of one pytest process, so that nothing has to be
 copied and no other process sees it. The process tree has a PID namespace of its own, which ends with it.
@@ -29,13 +29,13 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "storage": ("storage", "crash", "upgrade", "runtime"),
     "workspace": ("workspace", "tools", "crash"),
 }
-"""Test directories for packages that more than their own directory tests."""
+"""Test directories for packages that are tested by more than their own directory."""
 
-# All the others that are installed take two seconds of each start, and are of no use here.
+# All other installed plugins take two seconds of each start, and are of no use here.
 _PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
 NAMESPACES: tuple[str, ...] = ("unshare", "-m", "-p", "-f", "--mount-proc", "--kill-child")
 PLANT = 'mount --bind "$1" "$2"'
-"""How the changed file gets to its place. Tests, which have a directory of their own, copy it."""
+"""How the changed file is installed. Tests, which have a directory of their own, copy it."""
 _NOTHING_COLLECTED = 5
 
 
@@ -56,7 +56,7 @@ def nearest(file: Path, root: Path) -> list[str]:
 
 
 def run_planted(file: Path, text: str, tests: Sequence[str], root: Path, limit: float) -> Trial:
-    """Run the tests, ids or paths, with another text in the place of the file, until one fails."""
+    """Run the tests, ids or paths, with another text in place of the file, until one fails."""
     with tempfile.TemporaryDirectory(prefix="d-", ignore_cleanup_errors=True) as folder:
         planted = Path(folder, file.name)
         planted.write_text(text)
@@ -76,7 +76,7 @@ def run_planted(file: Path, text: str, tests: Sequence[str], root: Path, limit: 
                 command, cwd=root, env=environment, capture_output=True, text=True, timeout=limit, check=False
             )
         except subprocess.TimeoutExpired as error:
-            # These are bytes also where text was asked for.
+            # These are bytes even where text was requested.
             output = (error.stdout or b"").decode(errors="replace")
             return Trial(False, "", f"no failure within {limit:.0f} s\n{output[-500:]}", time.monotonic() - began)
     seconds = time.monotonic() - began

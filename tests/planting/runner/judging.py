@@ -1,4 +1,4 @@
-"""Mutants in forked children: which of them does a test notice?"""
+"""Runs mutants in forked children and reports which of them a test detects."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from planting.runner.session import Session, is_caught
 
 __all__ = ["Candidate", "Settings", "Verdict", "from_mutant", "from_patch", "judge"]
 
-_LEAST_TEST_SECONDS = 10.0
+_MIN_TEST_SECONDS = 10.0
 _SLOWER = 10.0
 """A test hangs after this many times the time it took when it was traced; the machine may be busy."""
 
@@ -51,7 +51,7 @@ class Settings(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of a mutant. `detail` names the test that noticed it, or says why it was not tried."""
+    """The result for a mutant. `detail` names the test that detected it, or the reason why it was not tried."""
 
     word: Literal["caught", "SURVIVED", "unexecuted", "refused"]
     candidate: Candidate
@@ -62,19 +62,19 @@ class Verdict(NamedTuple):
 
 
 class _Judge:
-    """Keeps the queue of children to come: mutants, and tests that must pass without a mutant to count."""
+    """Manages the queue of children: mutants, and tests that must pass without a mutant to count."""
 
-    def __init__(self, session: Session, settings: Settings, tell: Callable[[Verdict], None]) -> None:
+    def __init__(self, session: Session, settings: Settings, report: Callable[[Verdict], None]) -> None:
         self._session = session
         self._settings = settings
-        self._tell = tell
+        self._tell = report
         self._queue: deque[tuple[Job, Candidate, Outcome | None]] = deque()
         self._sound: set[str] = set()
         self._unsound: set[str] = set()
         self.verdicts: list[Verdict] = []
 
     def _limit_of(self, test: str) -> float:
-        return max(_LEAST_TEST_SECONDS, _SLOWER * self._session.map.seconds.get(test, 0.0))
+        return max(_MIN_TEST_SECONDS, _SLOWER * self._session.map.seconds.get(test, 0.0))
 
     def add(self, candidate: Candidate) -> None:
         tests = self._session.map.tests_of(candidate.functions, self._is_usable)
@@ -137,10 +137,10 @@ class _Judge:
 
 
 def judge(
-    session: Session, candidates: Sequence[Candidate], settings: Settings, tell: Callable[[Verdict], None]
+    session: Session, candidates: Sequence[Candidate], settings: Settings, report: Callable[[Verdict], None]
 ) -> list[Verdict]:
     """Try each mistake; return the verdicts in the order in which they became known."""
-    one = _Judge(session, settings, tell)
+    one = _Judge(session, settings, report)
     for candidate in candidates:
         one.add(candidate)
     one.run()

@@ -1,8 +1,8 @@
 """Hand-written mistakes: unified diffs of one source file each.
 
 A patch that changes only bodies of functions, constants and defaults is first planted in a forked child, where the
-tests that execute those functions run at once. What they do not notice, and every other patch, is planted on disk for
-the nearest tests.
+tests that execute those functions run at once. Undetected patches, and all others, are planted on disk for the nearest
+tests.
 """
 
 import ast
@@ -28,7 +28,7 @@ class Patch(NamedTuple):
     is_simple: bool
 
     def plant(self) -> None:
-        """Replace what differs in this process."""
+        """Replace the differing definitions in this process."""
         if not self.is_simple:
             raise CannotPlantError(f"{self.name} changes more than functions, constants and defaults")
         for unit, tree in self.changes:

@@ -1,4 +1,4 @@
-"""Which mutants are tried: all of some files or functions, a sample of them, without those that change nothing."""
+"""Selection of the mutants: all of some files or functions, or a sample of them, without equivalent ones."""
 
 import ast
 import json
@@ -27,7 +27,7 @@ class Name(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The wishes of a caller. Empty collections mean everything."""
+    """The selection of a caller. Empty collections mean everything."""
 
     paths: Sequence[str] = ()
     functions: Sequence[str] = ()
@@ -69,7 +69,7 @@ def _is_named(qualname: str, names: Sequence[str]) -> bool:
 
 
 class Equivalents:
-    """Mutants that change nothing a user could see, each with its reason.
+    """Mutants without an effect visible to a user, each with its reason.
 
     A line of the file is JSON: file, function, kind, text, reason.
     """
@@ -88,7 +88,7 @@ def functions_near(unit: Unit, root: Path) -> list[str]:
     index = _mentions(root)
     if unit.kind == "name":
         return sorted(index.get(name, ()))
-    # A field shows where its class is made, and where it is read.
+    # A field is visible where its class is constructed, and where it is read.
     return sorted(index.get(scopes[-1], set()) | index.get(name, set()))
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: takes the place of pytest's own loop after the tests have been collected."""
+"""The pytest plugin: replaces pytest's loop after the tests have been collected."""
 
 import importlib
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planting.live import CannotPlantError
-from planting.runner.children import Job, Limits, Outcome, Tell, run_jobs
+from planting.runner.children import Job, Limits, Outcome, Report, run_jobs
 from planting.runner.tracing import Map, Tracer
 
 __all__ = ["Session", "collected", "import_all", "is_caught", "module_name"]
@@ -65,23 +65,23 @@ class Session:
         return ""
 
     def _use(self, folder: Path) -> None:
-        """Let temporary directories of the tests lie below the child's own."""
+        """Place temporary directories of the tests below the child's own."""
         factory: Any = self._session.config._tmp_path_factory  # type: ignore[attr-defined]
         factory._given_basetemp = folder / "t"
 
     def job(self, plant: Callable[[], object], name: str, tests: Sequence[str], limits: Limits) -> Job:
         """Plant a mistake and run the tests until one fails."""
 
-        def work(tell: Tell, folder: Path) -> None:
+        def work(report: Report, folder: Path) -> None:
             self._use(folder)
             try:
                 plant()
             except (CannotPlantError, SyntaxError, ValueError) as error:
-                tell({"end": "refused", "text": repr(error)})
+                report({"end": "refused", "text": repr(error)})
                 return
             items = [self.items[test] for test in tests]
-            failure = self._run(items, lambda test: tell({"test": test}), lambda test: None)
-            tell({"end": "failed" if failure else "passed", "text": failure})
+            failure = self._run(items, lambda test: report({"test": test}), lambda test: None)
+            report({"end": "failed" if failure else "passed", "text": failure})
 
         return Job(name, work, limits)
 
@@ -102,13 +102,13 @@ class Session:
         items = [item for test, item in self.items.items() if test.partition("::")[0] == file]
         plugins = self._session.config.pluginmanager
 
-        def work(tell: Tell, folder: Path) -> None:
+        def work(report: Report, folder: Path) -> None:
             self._use(folder)
             tests: dict[str, tuple[float, list[int]]] = {}
             failed: dict[str, str] = {}
             tracer.start()
             for index, item in enumerate(items):
-                tell({"test": item.nodeid})
+                report({"test": item.nodeid})
                 began = time.monotonic()
                 failures = _Failures()
                 plugins.register(failures)
@@ -120,13 +120,13 @@ class Session:
                     tests[item.nodeid] = (round(time.monotonic() - began, 3), called)
                 else:
                     failed[item.nodeid] = failures.first
-            tell({"end": "passed", "text": "", "data": {"tests": tests, "failed": failed}})
+            report({"end": "passed", "text": "", "data": {"tests": tests, "failed": failed}})
 
         return Job(file, work, Limits(_FILE_SECONDS, lambda test: 120.0))
 
 
 class _Driver:
-    """Runs a function in the place of the tests."""
+    """Runs a function in place of the tests."""
 
     def __init__(self, act: Callable[[pytest.Session], None]) -> None:
         self._act = act
@@ -145,5 +145,5 @@ def collected(root: Path, paths: Sequence[str], act: Callable[[pytest.Session], 
 
 
 def is_caught(outcome: Outcome) -> bool:
-    """Whether some test noticed the mutant: it failed, never ended, or the process went down."""
+    """Return true if a test detected the mutant: it failed, never ended, or the process crashed."""
     return outcome.word in {"failed", "hung", "died"}

@@ -1,8 +1,8 @@
 """A map from functions to the tests that execute them.
 
-Every function of the package is replaced by one that notes its first call in each test and then puts the original code
-back. This costs much less than a profile function, which is called for every call. Processes that a test starts are
-not seen.
+Every function of the package is replaced by one that records its first call in each test and then restores the original
+code. This costs much less than a profile function, which is called for every call. Processes that a test starts are not
+traced.
 """
 
 import ast
@@ -22,7 +22,7 @@ __all__ = ["Map", "Tracer", "key_of"]
 _PROBE = "__planting_probe__"
 _BREADTH_SECONDS = 0.001
 _RANK_SECONDS = 0.01
-"""A function that a test executes besides, and an earlier row of its table, count like so much of its time."""
+"""An additional function executed by a test, and an earlier row of its table, count like this much of its time."""
 
 
 def key_of(unit: Unit, root: Path) -> str:
@@ -31,7 +31,7 @@ def key_of(unit: Unit, root: Path) -> str:
 
 
 class Tracer:
-    """Notes which functions have been called since `start`."""
+    """Records the functions called since `start`."""
 
     def __init__(self, files: Iterable[Path], root: Path) -> None:
         self._seen: set[int] = set()
@@ -65,12 +65,12 @@ class Tracer:
             function.__code__ = original
 
     def start(self) -> None:
-        """Put the probes into all functions."""
+        """Install the probes in all functions."""
         self._seen = set(range(len(self.names)))
         self.take()
 
     def take(self) -> list[int]:
-        """Return the numbers of the functions called since the last time, and begin again."""
+        """Return the numbers of the functions called since the last time, and start again."""
         seen = sorted(self._seen)
         for number in seen:
             for function, _, code in self._codes[number]:
@@ -104,11 +104,11 @@ class Map:
                     self._tests.setdefault(stored["functions"][number], []).append(test)
 
     def is_current(self, file: str) -> bool:
-        """Whether the test file was traced as it is now, at the time of `load`."""
+        """Return true if the test file was traced in its current form, at the time of `load`."""
         return self._digests.get(file) == self._digest(file)
 
     def store(self, file: str, functions: list[str], tests: dict[str, tuple[float, list[int]]]) -> None:
-        """Replace what is known of a test file. The functions of a test are positions in the list of functions."""
+        """Replace the entry of a test file. The functions of a test are positions in the list of functions."""
         used = sorted({number for _, numbers in tests.values() for number in numbers})
         places = {number: place for place, number in enumerate(used)}
         stored = {
@@ -131,8 +131,8 @@ class Map:
     def tests_of(self, functions: Iterable[str], is_known: Callable[[str], bool] = lambda test: True) -> list[str]:
         """Return the tests that execute one of the functions, in the order in which they should run.
 
-        Fast tests come first, those that execute little else before those that execute everything, tests of the own
-        package before others, and one row of each table before the second row of any.
+        Fast tests precede slow ones, tests that execute little else precede those that execute everything, tests of the
+        own package precede others, and one row of each table precedes the second row of any.
         """
         names = [*functions]
         found = {test for name in names for test in self._tests.get(name, ()) if is_known(test)}

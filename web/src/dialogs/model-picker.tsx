@@ -9,7 +9,7 @@ import { useList } from "../palette/list-navigation.ts";
 import { Icon } from "../shell/icons.tsx";
 import { dialog } from "../shell/ui.ts";
 import { chooseModel, config, loadProviders, providers, reportErrors, setProviderKey, toast } from "../store.ts";
-import type { ModelChoice } from "../wire/types.ts";
+import type { SelectedModel } from "../wire/types.ts";
 import { Dialog } from "./dialog.tsx";
 import { levelsOf, modelLines } from "./model-lines.ts";
 import type { ModelLine } from "./model-lines.ts";
@@ -92,7 +92,7 @@ export function ModelsDialog(): JSX.Element {
 
 async function use(line: ModelLine, effort = ""): Promise<void> {
   if (!line.model) return;
-  const choice: ModelChoice = { model: line.model.id, provider: line.provider.id, ...(effort ? { reasoning_effort: effort } : {}) };
+  const choice: SelectedModel = { model: line.model.id, provider: line.provider.id, ...(effort ? { reasoning_effort: effort } : {}) };
   const told = await reportErrors(chooseModel(size.value, choice).then(() => true));
   if (!told) return;
   toast("success", `${line.title} is the ${size.value} model now.`);
@@ -153,7 +153,7 @@ function KeyDialog({ line, onClose }: { line: ModelLine; onClose(): void }): JSX
   );
 }
 
-function EffortDialog({ line, now, onClose }: { line: ModelLine; now: ModelChoice | undefined; onClose(): void }): JSX.Element {
+function EffortDialog({ line, now, onClose }: { line: ModelLine; now: SelectedModel | undefined; onClose(): void }): JSX.Element {
   const levels = levelsOf(line.model);
   const current = now?.model === line.model?.id ? (now?.reasoning_effort ?? "") : "";
   const list = useList(levels.length + 1, (at) => void use(line, at === 0 ? "" : levels[at - 1]));

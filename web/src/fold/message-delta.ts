@@ -1,4 +1,4 @@
-/** Applies deltas to a message; counterpart of domain/message_delta.py. Overlaps are dropped, gaps are ignored.
+/** Applies deltas to a message; counterpart of domain/message_merge.py. Overlaps are dropped, gaps are ignored.
  *
  * The cost of a delta does not depend on the length: text is appended (engines use ropes), lengths are cached. */
 

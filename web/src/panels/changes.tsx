@@ -10,7 +10,7 @@ import { pluralize } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
 import { ask } from "../shell/ui.ts";
 import { filesChanged, history, runs, reportErrors, sessionId, toast, undo, workspace } from "../store.ts";
-import type { FileVersion, UndoAsk } from "../wire/types.ts";
+import type { FileVersion, UndoRequest } from "../wire/types.ts";
 import { changedFiles, changingRuns, planned } from "./changed-files.ts";
 import type { ChangedFile } from "./changed-files.ts";
 
@@ -87,8 +87,8 @@ function File({ file }: { file: ChangedFile }): JSX.Element {
 }
 
 /** Undoing a run requires a confirmation of the file list; so does a file that was changed since. */
-async function takeBack(what: UndoAsk, words: string): Promise<void> {
-  const wanted: UndoAsk = { ...what, session_id: sessionId.value ?? "" };
+async function takeBack(what: UndoRequest, words: string): Promise<void> {
+  const wanted: UndoRequest = { ...what, session_id: sessionId.value ?? "" };
   const root = workspace.value?.path ?? "";
   const plan = await reportErrors(undo({ ...wanted, dry_run: true }));
   if (!plan) return;

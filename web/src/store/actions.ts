@@ -3,10 +3,10 @@
 
 import { api, Problem } from "../wire/http.ts";
 import type {
-  Accepted,
-  AgentNote,
+  PromptAccepted,
+  SubagentInfo,
   Attachment,
-  CommandNote,
+  CommandInfo,
   ConfigProblem,
   Delivery,
   FileVersion,
@@ -14,7 +14,7 @@ import type {
   Job,
   JobOutput,
   Message,
-  ModelChoice,
+  SelectedModel,
   PermissionRequest,
   Provider,
   QuestionAnswer,
@@ -25,7 +25,7 @@ import type {
   ShellResult,
   Stats,
   TrustBody,
-  UndoAsk,
+  UndoRequest,
   UndoReport,
   Via,
   Workspace,
@@ -102,7 +102,7 @@ export interface PromptOptions {
 }
 
 /** Sends a prompt; the first one creates the session. The run id is created here, so that a retry is safe. */
-export async function prompt(text: string, options: PromptOptions = {}): Promise<Accepted> {
+export async function prompt(text: string, options: PromptOptions = {}): Promise<PromptAccepted> {
   const session_id = await someSession();
   const attachments = options.attachments ?? [];
   const body = {
@@ -120,7 +120,7 @@ export async function prompt(text: string, options: PromptOptions = {}): Promise
   keepFiles(run_id, attachments);
   for (let attempt = 1; ; attempt += 1) {
     try {
-      const accepted = await api.post<Accepted>(at("/agent"), { ...body, run_id });
+      const accepted = await api.post<PromptAccepted>(at("/agent"), { ...body, run_id });
       unanswered = null;
       return accepted;
     } catch (error) {
@@ -223,7 +223,7 @@ export async function loadProviders(): Promise<readonly Provider[]> {
   return state.providers.value;
 }
 
-export async function chooseModel(size: "large" | "small", model: ModelChoice): Promise<void> {
+export async function chooseModel(size: "large" | "small", model: SelectedModel): Promise<void> {
   await api.post(at("/config/model"), { model_type: size, model, scope: 0 });
   await readAgent();
 }
@@ -258,7 +258,7 @@ export async function killJob(id: string): Promise<JobOutput> {
   return ended;
 }
 
-export const undo = (ask: UndoAsk): Promise<UndoReport> => api.post<UndoReport>(at("/undo"), ask);
+export const undo = (ask: UndoRequest): Promise<UndoReport> => api.post<UndoReport>(at("/undo"), ask);
 
 export async function history(session = state.sessionId.value): Promise<readonly FileVersion[]> {
   return session === null ? [] : api.get(inSession(session, "/history"));
@@ -271,13 +271,13 @@ export interface LogAsked {
   readonly limit?: number;
 }
 
-export interface LogPage {
+export interface EventLogPage {
   readonly events: readonly { readonly number: number; readonly at: number; readonly type: string; readonly payload: unknown }[];
   readonly next: number;
   readonly more: boolean;
 }
 
-export const getLog = (asked: LogAsked): Promise<LogPage> => api.get(at("/log", { ...asked }));
+export const getLog = (asked: LogAsked): Promise<EventLogPage> => api.get(at("/log", { ...asked }));
 
 export const listWorkspaces = (): Promise<readonly Workspace[]> => api.get("/workspaces");
 export const messagesOf = (session: string): Promise<readonly Message[]> => api.get(inSession(session, "/messages"));
@@ -297,8 +297,8 @@ export async function rememberPrompts(): Promise<void> {
 export const listFiles = (): Promise<{ readonly files: readonly string[]; readonly is_cut?: boolean }> => api.get(at("/files"));
 
 /** Returns the commands that can be sent as `/name`; the server expands them. */
-export const listCommands = (): Promise<readonly CommandNote[]> => api.get(at("/commands"));
-export const listAgents = (): Promise<readonly AgentNote[]> => api.get(at("/agents"));
+export const listCommands = (): Promise<readonly CommandInfo[]> => api.get(at("/commands"));
+export const listAgents = (): Promise<readonly SubagentInfo[]> => api.get(at("/agents"));
 
 /** Returns a file of the workspace as an attachment. */
 export const readFile = (path: string): Promise<Attachment> => api.get(at("/files/read", { path }));

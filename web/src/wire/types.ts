@@ -106,7 +106,7 @@ export interface Session {
   readonly estimated_usage?: boolean;
 }
 
-export interface AttachmentNote {
+export interface AttachmentInfo {
   readonly file_name: string;
   readonly mime_type: string;
   readonly size: number;
@@ -128,7 +128,7 @@ export interface Run {
   readonly position?: number;
   readonly number?: number;
   readonly kind?: "prompt" | "summary";
-  readonly attachments?: readonly AttachmentNote[];
+  readonly attachments?: readonly AttachmentInfo[];
   readonly client_id?: string;
   readonly interactive?: boolean;
   readonly yolo?: boolean;
@@ -319,7 +319,7 @@ export interface Provider {
   readonly lack?: string;
   readonly models?: readonly Model[];
 }
-export interface ModelChoice {
+export interface SelectedModel {
   readonly model: string;
   readonly provider: string;
   readonly max_tokens?: number;
@@ -330,10 +330,10 @@ export interface AgentInfo {
   readonly is_busy: boolean;
   readonly is_ready: boolean;
   readonly model: Model;
-  readonly model_cfg: ModelChoice;
+  readonly model_cfg: SelectedModel;
 }
 export interface Config {
-  readonly models?: { readonly large?: ModelChoice; readonly small?: ModelChoice };
+  readonly models?: { readonly large?: SelectedModel; readonly small?: SelectedModel };
   readonly providers?: Readonly<Record<string, Provider>>;
   readonly options?: Readonly<Record<string, unknown>>;
   readonly [key: string]: unknown;
@@ -381,20 +381,20 @@ export interface Snapshot {
   readonly questions?: readonly QuestionRequest[];
   readonly jobs?: readonly Job[];
 }
-export interface Accepted {
+export interface PromptAccepted {
   readonly run_id: string;
   readonly session_id: string;
   readonly delivery: Delivery;
   readonly position: number;
 }
-export interface CommandNote {
+export interface CommandInfo {
   readonly name: string;
   readonly source: "user" | "project" | "skill" | "mcp";
   readonly description?: string;
   /** Hint about the arguments. */
   readonly hint?: string;
 }
-export interface AgentNote {
+export interface SubagentInfo {
   readonly name: string;
   readonly source: string;
   readonly description?: string;
@@ -410,7 +410,7 @@ export interface UndoReport {
   readonly files: readonly UndoneFile[];
   readonly is_done: boolean;
 }
-export interface UndoAsk {
+export interface UndoRequest {
   readonly path?: string;
   readonly run_id?: string;
   readonly dry_run?: boolean;

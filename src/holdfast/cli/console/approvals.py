@@ -38,7 +38,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.runs import Run
-from holdfast.protocol.bodies import Answers
+from holdfast.protocol.bodies import QuestionAnswers
 
 __all__ = ["ANSWERS", "ApprovalPrompt", "QuestionPrompt", "parse_answer"]
 
@@ -420,7 +420,7 @@ class QuestionPrompt:
                 path = self._connection.path("questions", "cancel")
                 self._connection.send("POST", path, query=(*query, ("batch_id", request.id)), can_repeat=True)
             else:
-                body = Answers(tuple(self._answers), request.id)
+                body = QuestionAnswers(tuple(self._answers), request.id)
                 path = self._connection.path("questions", "answer")
                 self._connection.send("POST", path, body=body, query=tuple(query), can_repeat=True)
         except ServerProblem as problem:

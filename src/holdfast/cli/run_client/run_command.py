@@ -17,7 +17,7 @@ from holdfast.cli.run_client.run_args import RunArgs, parse_fast
 from holdfast.cli.run_client.signals import Signals
 from holdfast.cli.server_connection import FROM_NOW, ServerConnection, new_id, required_text
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.locate import locate
+from holdfast.client.server_launcher import locate
 from holdfast.domain.errors import HoldfastError
 
 if TYPE_CHECKING:

@@ -202,7 +202,7 @@ class RunFollower:
             self.is_overdue = True
             self._cancel()
         if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
-            self._give_up()
+            self._handle_lost_server()
 
     def _cancel(self) -> None:
         """Cancel this run, and continue to wait for its end (C-48)."""
@@ -223,7 +223,7 @@ class RunFollower:
             self._stopped_by = ""
             raise
 
-    def _give_up(self) -> None:
+    def _handle_lost_server(self) -> None:
         events = self.events
         if events.error and not self._stopped_by:
             events.end = RunComplete(events.session, MessageId(""), events.run, "failed", error=events.error)

@@ -13,7 +13,7 @@ from holdfast.domain.errors import BadRequest
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.protocol.bodies import ConfigModel, ModelChoice
+from holdfast.protocol.bodies import ConfigModelRequest, SelectedModel
 
 __all__ = [
     "expand_id",
@@ -76,16 +76,16 @@ def select_models(connection: ServerConnection, large: str | None, small: str | 
     kind: Literal["large", "small"]
     for kind, name in (("large", large), ("small", small)):
         if name:
-            choice = ConfigModel(kind, _parse_model(name), scope=1)
+            choice = ConfigModelRequest(kind, _parse_model(name), scope=1)
             connection.send("POST", connection.path("config", "model"), body=choice, can_repeat=True)
     if large or small:
         connection.send("POST", connection.path("agent", "update"), can_repeat=True)
 
 
-def _parse_model(name: str) -> ModelChoice:
+def _parse_model(name: str) -> SelectedModel:
     """Split provider and model. A name without a provider is resolved by the server."""
     provider, slash, model = name.partition("/")
-    return ModelChoice(model, provider) if slash and provider and model else ModelChoice(name, "")
+    return SelectedModel(model, provider) if slash and provider and model else SelectedModel(name, "")
 
 
 _MIN_PREFIX = 4

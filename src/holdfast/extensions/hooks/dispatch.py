@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.hooks import HookEvent, Ruling
+from holdfast.domain.hooks import HookEvent, HookOutcome
 from holdfast.domain.tools import claude_tool_name
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.hooks.hook_config import Hook
@@ -35,7 +35,7 @@ class HookDispatcher:
         tool_input: Mapping[str, object] | None = None,
         *,
         is_about_input: bool = False,
-    ) -> Ruling:
+    ) -> HookOutcome:
         """Run the hooks concurrently and merge their results in order. `tool_input` is the input of the tool."""
         tool_input = tool_input or {}
         async with asyncio.TaskGroup() as group:

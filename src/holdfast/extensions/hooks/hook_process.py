@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.hooks import HookDecision, HookEvent, Ruling
+from holdfast.domain.hooks import HookDecision, HookEvent, HookOutcome
 from holdfast.extensions.hooks.hook_config import Hook
 from holdfast.workspace.process.piped_process import GuardedChild, GuardedSpawn
 
@@ -94,7 +94,7 @@ def merge_results(
     tool_input: Mapping[str, object],
     *,
     is_about_input: bool = False,
-) -> Ruling:
+) -> HookOutcome:
     """Merge the results. `tool_input` is the input of the tool; it can be changed only before the tool runs."""
     decisions = {result.decision for result in results}
     decision = next((item for item in reversed(_STRICTNESS) if item in decisions), _STRICTNESS[0])
@@ -114,7 +114,7 @@ def merge_results(
     if reason:
         report["reason"] = reason
     context = "\n".join(result.context for result in results if result.context)
-    return Ruling(decision, halts, reason, _shorten(context), changed if is_changed else None, report)
+    return HookOutcome(decision, halts, reason, _shorten(context), changed if is_changed else None, report)
 
 
 def _report_entry(hook: Hook, result: HookResult, is_about_input: bool) -> dict[str, object]:

@@ -24,7 +24,7 @@ from holdfast.atomic_files import FileUnreadable, Signature, file_signature, rea
 from holdfast.config.problems import Problem
 from holdfast.config.trust import content_digest
 from holdfast.domain.events import RunComplete
-from holdfast.domain.hooks import Ruling, ToolUse
+from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import SessionId, is_subagent_session
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import Tool, ToolOutcome
@@ -142,34 +142,36 @@ class Hooks:
 
     # Engine events
 
-    async def before_tool(self, use: ToolUse) -> Ruling:
+    async def before_tool(self, use: ToolUse) -> HookOutcome:
         """Run `PreToolUse` hooks, which can deny a call or change its input."""
         hooks = matching_hooks(self.current(), "PreToolUse", use.name)
         if not hooks:
-            return Ruling()
-        return await self._asker().run_hooks(hooks, _tool_facts(use), use.input, is_about_input=True)
+            return HookOutcome()
+        return await self._open_dispatcher().run_hooks(hooks, _tool_facts(use), use.input, is_about_input=True)
 
-    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> Ruling:
+    async def after_tool(self, use: ToolUse, outcome: ToolOutcome) -> HookOutcome:
         """Run `PostToolUse` hooks with the result of the call."""
         hooks = matching_hooks(self.current(), "PostToolUse", use.name)
         if not hooks:
-            return Ruling()
+            return HookOutcome()
         response = {"content": outcome.content[:_MAX_TOOL_RESULT], "is_error": outcome.is_error}
-        return await self._asker().run_hooks(hooks, {**_tool_facts(use), "tool_response": response}, use.input)
+        return await self._open_dispatcher().run_hooks(
+            hooks, {**_tool_facts(use), "tool_response": response}, use.input
+        )
 
-    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> Ruling:
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
         """Run `UserPromptSubmit` hooks, preceded by `SessionStart` hooks if the session is new or resumed after a
         restart.
         """
         hooks_in_effect = self.current()
         facts = {"session_id": run.session_id, "run_id": run.run_id}
-        session_start = Ruling()
+        session_start = HookOutcome()
         source = "startup" if is_first else "resume"
         if self._is_first_prompt(run.session_id) and (hooks := matching_hooks(hooks_in_effect, "SessionStart", source)):
-            session_start = await self._asker().run_hooks(hooks, {**facts, "source": source})
+            session_start = await self._open_dispatcher().run_hooks(hooks, {**facts, "source": source})
         if not (hooks := matching_hooks(hooks_in_effect, "UserPromptSubmit")):
-            return Ruling(context=session_start.context)
-        ruling = await self._asker().run_hooks(hooks, {**facts, "prompt": prompt})
+            return HookOutcome(context=session_start.context)
+        ruling = await self._open_dispatcher().run_hooks(hooks, {**facts, "prompt": prompt})
         context = "\n".join(text for text in (session_start.context, ruling.context) if text)
         return msgspec.structs.replace(ruling, context=context)
 
@@ -203,9 +205,9 @@ class Hooks:
             "error": end.error,
             "text": end.text,
         }
-        await self._asker().run_hooks(hooks, facts)
+        await self._open_dispatcher().run_hooks(hooks, facts)
 
-    def _asker(self) -> "HookDispatcher":
+    def _open_dispatcher(self) -> "HookDispatcher":
         if self._dispatcher is None:
             # Most workspaces have no hooks.
             from holdfast.extensions.hooks.dispatch import HookDispatcher  # noqa: PLC0415

@@ -94,7 +94,7 @@ class DiagnosticsWait:
         self._uri = file_uri(path)
         self._started_at, self._limits = started_at, limits
         self._progress = Progress()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._pull_task: asyncio.Task[None] | None = None
 
     async def wait(self) -> bool:
@@ -105,8 +105,8 @@ class DiagnosticsWait:
                 while (left := self._deadline(loop.time()) - loop.time()) > 0:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(left):
-                            await self._news.wait()
-                    self._news.clear()
+                            await self._changed.wait()
+                    self._changed.clear()
             finally:
                 if self._pull_task is not None:
                     self._pull_task.cancel()
@@ -116,7 +116,7 @@ class DiagnosticsWait:
         # After diagnostics of this file, those of other files extend the wait: a change may affect several files.
         if uri == self._uri or (uri and self._progress.received_at is not None):
             self._progress = replace(self._progress, received_at=asyncio.get_running_loop().time())
-        self._news.set()
+        self._changed.set()
 
     def _deadline(self, now: float) -> float:
         server, session = self._server, self._server.session
@@ -147,7 +147,7 @@ class DiagnosticsWait:
         session = self._server.session
         if self._pull_task is None and session is not None and session.supports_pull:
             self._pull_task = self._server.pull(session, self._path, self._limits.overall)
-            self._pull_task.add_done_callback(lambda _: self._news.set())
+            self._pull_task.add_done_callback(lambda _: self._changed.set())
         return self._pull_task is not None
 
     def _has_responded(self) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.extensions import NEVER, LspInfo, LspNotice, LspState
-from holdfast.extensions.lsp import server_state
+from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.lsp_connection import ConnectionClosed, LspConnection
 from holdfast.extensions.lsp.server_config import LaunchSpec, ServerConfig, Unlaunchable
 from holdfast.extensions.lsp.server_session import ServerSession
@@ -97,7 +97,7 @@ class LanguageServer:
     def __init__(self, config: ServerConfig, root: str, hooks: ServerHooks) -> None:
         self.config = config
         self.root = root
-        self.status = server_state.ServerState()
+        self.status = server_lifecycle.ServerState()
         self.session: ServerSession | None = None
         self.launched_at = 0.0
         self.silent_changes = 0
@@ -136,29 +136,31 @@ class LanguageServer:
     def request_start(self, path: str = "") -> None:
         """Start the server, and queue a file to be opened once it is ready."""
         if path and self.status.state != LspState.READY:
+            # Inserted again at the end: the limit drops the file that was requested longest ago.
             self._queued_files.pop(path, None)
             self._queued_files[path] = None
             if len(self._queued_files) > _MAX_QUEUED_FILES:
                 del self._queued_files[next(iter(self._queued_files))]
-        self.dispatch(server_state.Requested(_now()))
+        self.dispatch(server_lifecycle.Requested(_now()))
 
-    def dispatch(self, event: server_state.Event) -> None:
+    def dispatch(self, event: server_lifecycle.Event) -> None:
         """Apply an event to the state machine and execute the effects."""
-        if self._is_retired and not isinstance(event, server_state.Stop):
+        # Events of a process that is being stopped must not start another one.
+        if self._is_retired and not isinstance(event, server_lifecycle.Stop):
             return
         previous = self.status
-        self.status, effects = server_state.transition(previous, event)
+        self.status, effects = server_lifecycle.transition(previous, event)
         for effect in effects:
             match effect:
-                case server_state.Kill():
+                case server_lifecycle.Kill():
                     self._kill()
-                case server_state.Launch(launch=launch):
+                case server_lifecycle.Launch(launch=launch):
                     self.launched_at = _now()
                     self._tasks.start(self._launch(launch), name=f"launch {self.name}")
-                case server_state.SetTimer(launch=launch, seconds=seconds):
+                case server_lifecycle.SetTimer(launch=launch, seconds=seconds):
                     self._cancel_timer()
                     loop = asyncio.get_running_loop()
-                    self._timer = loop.call_later(seconds, self.dispatch, server_state.TimerFired(launch))
+                    self._timer = loop.call_later(seconds, self.dispatch, server_lifecycle.TimerFired(launch))
         if (previous.state, previous.error) != (self.status.state, self.status.error):
             self.publish_state()
         self._notify_listeners()
@@ -189,9 +191,10 @@ class LanguageServer:
             prepared = await self._preparations.start(self._prepare(), name=f"prepare {self.name}")
             if isinstance(prepared, Unlaunchable):
                 if prepared.is_missing:
-                    self.dispatch(server_state.ProgramMissing(launch, _now(), prepared.reason))
+                    self.dispatch(server_lifecycle.ProgramMissing(launch, _now(), prepared.reason))
+                # The server may have been stopped or relaunched while its program was being searched.
                 elif self.status.launch == launch:
-                    self.dispatch(server_state.Forbidden(prepared.reason))
+                    self.dispatch(server_lifecycle.Forbidden(prepared.reason))
                 return
             session = ServerSession(prepared.config, self.root, self._on_change, self.log.write)
             # Create the trace before the process: a trace file that cannot be opened must not leave a process behind.
@@ -205,10 +208,11 @@ class LanguageServer:
                 return
             self._connection = connection
             await session.initialize(connection, prepared.config.timeout)
+            # `Kill` has replaced the connection if the server was stopped during the handshake.
             if self._connection is connection:
                 self.session = session
                 self.connected_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                self.dispatch(server_state.Started(launch, _now()))
+                self.dispatch(server_lifecycle.Started(launch, _now()))
                 await self._open_queued_files(session)
         except asyncio.CancelledError:
             # The server is being closed.
@@ -217,21 +221,22 @@ class LanguageServer:
             # The connection has already reported the end, with the last output.
             return
         except (HoldfastError, OSError) as error:
-            self.dispatch(server_state.Exited(launch, _now(), f"It did not start: {error}"))
+            self.dispatch(server_lifecycle.Exited(launch, _now(), f"It did not start: {error}"))
         except Exception:
             _log.exception("language server %s could not be started", self.name)
-            self.dispatch(server_state.Exited(launch, _now(), "It could not be started: see the server's log."))
+            self.dispatch(server_lifecycle.Exited(launch, _now(), "It could not be started: see the server's log."))
 
     async def _prepare(self) -> LaunchSpec | Unlaunchable:
         return await self._hooks.prepare(self.config, self.root)
 
     def _exit_handler(self, launch: int) -> Callable[[str], None]:
-        return lambda reason: self.dispatch(server_state.Exited(launch, _now(), reason))
+        return lambda reason: self.dispatch(server_lifecycle.Exited(launch, _now(), reason))
 
     async def _open_queued_files(self, session: ServerSession) -> None:
         queued, self._queued_files = self._queued_files, {}
         for path in queued:
             text = await self._hooks.read(path)
+            # While the file was read, the process may have been replaced, or a tool may have opened the file.
             if text is not None and self.session is session and path not in session.documents.open:
                 session.documents.sync(path, text)
 
@@ -254,6 +259,7 @@ class LanguageServer:
         self._hooks.publish(LspNotice(change, self.name, self.status.state, self.status.error, self.diagnostic_count))
 
     def _notify_listeners(self, uri: str = "") -> None:
+        # A copy, because a listener may remove itself.
         for listener in tuple(self._listeners):
             listener(uri)
 
@@ -280,13 +286,13 @@ class LanguageServer:
 
     async def wait_until_ready(self, seconds: float) -> ServerSession:
         """Wait until the server is ready and return its session. Raises `ToolError` if it fails or is too slow."""
-        news = asyncio.Event()
-        with self.listen(lambda _: news.set()):
+        changed = asyncio.Event()
+        with self.listen(lambda _: changed.set()):
             try:
                 async with asyncio.timeout(seconds):
                     while self.status.state == LspState.STARTING:
-                        news.clear()
-                        await news.wait()
+                        changed.clear()
+                        await changed.wait()
             except TimeoutError:
                 raise ToolError(f"{self.name} is still starting. Try again in a moment.") from None
         if self.session is None:
@@ -299,7 +305,7 @@ class LanguageServer:
     def retire(self) -> None:
         """Stop the server permanently."""
         self._is_retired = True
-        self.dispatch(server_state.Stop())
+        self.dispatch(server_lifecycle.Stop())
 
     async def close(self) -> None:
         """Stop the server, and wait for its process and tasks."""

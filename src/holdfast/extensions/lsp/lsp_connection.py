@@ -92,7 +92,7 @@ class FrameParser:
         if self._length < 0:
             end = self._buffer.find(_HEADER_END)
             if (end if end >= 0 else len(self._buffer)) > _MAX_HEADER_BYTES:
-                raise ProtocolError(f"It sent something else than messages: {_printable(self._buffer)}.")
+                raise ProtocolError(f"It sent something else than messages: {_preview(self._buffer)}.")
             if end < 0:
                 return None
             self._length = self._parse_header(bytes(self._buffer[:end]))
@@ -112,7 +112,7 @@ class FrameParser:
                 if length > self._max_body:
                     raise ProtocolError(f"It sent a message of {length:,} bytes; at most {self._max_body:,} are taken.")
                 return length
-        raise ProtocolError(f"It sent something else than messages: {_printable(header)}.")
+        raise ProtocolError(f"It sent something else than messages: {_preview(header)}.")
 
 
 def encode_request(request_id: int, method: str, params: object) -> bytes:
@@ -140,7 +140,7 @@ def _frame(message: dict[str, Any]) -> bytes:
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def _printable(data: bytes | bytearray) -> str:
+def _preview(data: bytes | bytearray) -> str:
     text = bytes(data[:80]).decode("utf-8", "replace")
     return repr("".join(character if character.isprintable() else " " for character in text).strip())
 

@@ -1,4 +1,6 @@
-"""Tools for diagnostics, document symbols and restarts, and the list of all LSP tools."""
+"""Read-only tools of language servers: definitions, references, calls, diagnostics, document symbols; the tool that
+restarts servers, and the list of all LSP tools.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,10 +27,13 @@ from holdfast.tools.file_edit import resolve_location
 
 __all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "Restart", "Symbols", "create_lsp_tools"]
 
-
-# Tools that find definitions, references and calls with language servers.
-
 _MAX_LOCATIONS = 100
+_MAX_SYMBOLS = 400
+_KINDS = (
+    "", "file", "module", "namespace", "package", "class", "method", "property", "field", "constructor", "enum",
+    "interface", "function", "variable", "constant", "string", "number", "boolean", "array", "object", "key", "null",
+    "enum member", "struct", "event", "operator", "type parameter",
+)  # fmt: skip
 
 
 class SymbolArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,16 +156,6 @@ class CallHierarchy(BaseTool[CallArguments]):
         answer = await location.session.request(f"callHierarchy/{direction}Calls", {"item": items[0]}, list[_Call])
         found = [call.source or call.target for call in answer or []]
         return [item for item in found if item is not None]
-
-
-# Tools for diagnostics, document symbols and restarts, and the list of all LSP tools.
-
-_MAX_SYMBOLS = 400
-_KINDS = (
-    "", "file", "module", "namespace", "package", "class", "method", "property", "field", "constructor", "enum",
-    "interface", "function", "variable", "constant", "string", "number", "boolean", "array", "object", "key", "null",
-    "enum member", "struct", "event", "operator", "type parameter",
-)  # fmt: skip
 
 
 class DiagnosticsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

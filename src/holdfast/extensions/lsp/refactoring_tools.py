@@ -119,8 +119,6 @@ class Rename(BaseTool[RenameArguments]):
         return await plan_change(context, self.name, now, text), bool(is_known)
 
 
-# Tool that replaces, extends or deletes a function, class or method by its name.
-
 Action = Literal["replace", "add_before", "add_after", "delete"]
 
 

@@ -1,7 +1,7 @@
 """Session with one process of a language server: the `initialize` handshake, open documents and diagnostics.
 
 A `ServerSession` holds the protocol state of one process and is discarded with it. Processes, restarts and waiting
-belong to `language_server`.
+belong to `language_server`. Document synchronization and the `initialize` parameters are pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,11 +28,40 @@ __all__ = [
     "workspace_folders",
 ]
 
-
-# Text document synchronization. Pure: notifications are passed to a callback.
-
 _MAX_OPEN = 64
 _MAX_TEXT = 16 << 20
+_WATCHED_FILES = {"dynamicRegistration": True, "relativePatternSupport": True}
+_CLIENT_CAPABILITIES: dict[str, Any] = {
+    "general": {"positionEncodings": list(ENCODINGS)},
+    "window": {"workDoneProgress": True},
+    "workspace": {
+        "applyEdit": False,
+        "configuration": True,
+        "didChangeConfiguration": {"dynamicRegistration": True},
+        "didChangeWatchedFiles": _WATCHED_FILES,
+        "workspaceFolders": True,
+        "workspaceEdit": {"documentChanges": True},
+        "diagnostics": {"refreshSupport": True},
+    },
+    "textDocument": {
+        "synchronization": {"didSave": True},
+        "publishDiagnostics": {"versionSupport": True, "tagSupport": {"valueSet": [1, 2]}},
+        "diagnostic": {"dynamicRegistration": True, "relatedDocumentSupport": True},
+        "definition": {"linkSupport": True},
+        "references": {},
+        "documentSymbol": {"hierarchicalDocumentSymbolSupport": True},
+        "rename": {"prepareSupport": True},
+        "callHierarchy": {},
+    },
+}
+T = TypeVar("T")
+REQUEST_TIMEOUT = 15.0
+"""Default time limit for requests other than diagnostics, in seconds."""
+_DIAGNOSTIC = "textDocument/diagnostic"
+_MAX_DEPENDENT_FILES = 8
+_MAX_PROGRESS_TOKENS = 64
+_MAX_DIAGNOSED_VERSIONS = 256
+_MAX_REGISTRATIONS = 512
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -91,34 +120,6 @@ class Documents:
         return sum(len(document.text) for document in self._open.values())
 
 
-# Parameters of `initialize`, and results of configuration requests. Pure.
-
-_WATCHED_FILES = {"dynamicRegistration": True, "relativePatternSupport": True}
-_CLIENT_CAPABILITIES: dict[str, Any] = {
-    "general": {"positionEncodings": list(ENCODINGS)},
-    "window": {"workDoneProgress": True},
-    "workspace": {
-        "applyEdit": False,
-        "configuration": True,
-        "didChangeConfiguration": {"dynamicRegistration": True},
-        "didChangeWatchedFiles": _WATCHED_FILES,
-        "workspaceFolders": True,
-        "workspaceEdit": {"documentChanges": True},
-        "diagnostics": {"refreshSupport": True},
-    },
-    "textDocument": {
-        "synchronization": {"didSave": True},
-        "publishDiagnostics": {"versionSupport": True, "tagSupport": {"valueSet": [1, 2]}},
-        "diagnostic": {"dynamicRegistration": True, "relatedDocumentSupport": True},
-        "definition": {"linkSupport": True},
-        "references": {},
-        "documentSymbol": {"hierarchicalDocumentSymbolSupport": True},
-        "rename": {"prepareSupport": True},
-        "callHierarchy": {},
-    },
-}
-
-
 def initialize_params(root: str, init_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of `initialize`. The process id is omitted: it may be meaningless in the server's
     namespace, and the server process ends with ours anyway.
@@ -151,17 +152,6 @@ def configuration_section(options: Mapping[str, Any], section: str) -> object:
             return None
         value = value[name]
     return value
-
-
-T = TypeVar("T")
-
-REQUEST_TIMEOUT = 15.0
-"""Default time limit for requests other than diagnostics, in seconds."""
-_DIAGNOSTIC = "textDocument/diagnostic"
-_MAX_DEPENDENT_FILES = 8
-_MAX_PROGRESS_TOKENS = 64
-_MAX_DIAGNOSED_VERSIONS = 256
-_MAX_REGISTRATIONS = 512
 
 
 class _PublishDiagnostics(msgspec.Struct, frozen=True):

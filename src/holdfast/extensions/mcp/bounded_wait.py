@@ -48,6 +48,7 @@ class StartLimiter:
                 is_held = False
                 self._slots.release()
 
+        # A hanging start keeps running; it only stops delaying the others.
         timer = asyncio.get_running_loop().call_later(self._seconds, release)
         try:
             yield
@@ -86,12 +87,14 @@ class DetachedWait:
                 if remaining is not None and remaining <= 0:
                     raise TimeoutError
                 await asyncio.wait({task}, timeout=remaining)
+                # A fixed limit has passed once; a callable is evaluated again, because progress may have extended it.
                 if not callable(seconds) and not task.done():
                     raise TimeoutError
             return task.result()
         finally:
             if not task.done():
                 task.cancel()
+                # `asyncio.wait` does not cancel the task again and does not raise its exception.
                 await asyncio.wait({task}, timeout=_CANCEL_TIMEOUT)
 
     def cancel_all(self) -> None:

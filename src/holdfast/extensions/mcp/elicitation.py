@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.domain.approvals import Choice, Question, QuestionAnswer, QuestionKind
 from holdfast.domain.errors import ToolError
-from holdfast.domain.tools import Inquiry, ToolContext
+from holdfast.domain.tools import QuestionBatch, ToolContext
 
 __all__ = ["Field", "elicit", "form_content", "form_fields"]
 
@@ -217,7 +217,7 @@ async def elicit(context: ToolContext, server: str, params: Mapping[str, Any]) -
     pending = fields
     for _ in range(_MAX_ROUNDS if fields else 0):
         try:
-            replies = await context.ask_questions(_inquiry(server, pending))
+            replies = await context.ask_questions(_question_batch(server, pending))
         except ToolError:
             return {"action": "cancel"}
         if replies is None:
@@ -233,11 +233,11 @@ async def elicit(context: ToolContext, server: str, params: Mapping[str, Any]) -
     return {"action": "cancel"}
 
 
-def _inquiry(server: str, fields: tuple[Field, ...]) -> Inquiry:
+def _question_batch(server: str, fields: tuple[Field, ...]) -> QuestionBatch:
     questions = tuple(field.question for field in fields)
     if len(questions) == 1:
-        return Inquiry(questions)
-    return Inquiry(questions, _CONFIRM, f"They are sent to the MCP server {server} together.")
+        return QuestionBatch(questions)
+    return QuestionBatch(questions, _CONFIRM, f"They are sent to the MCP server {server} together.")
 
 
 def _repeat(field: Field) -> Field:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.domain.errors import BadRequest
-from holdfast.domain.extensions import NEVER, CommandArgument, CommandNote, McpArgument, McpInfo, McpLogin, McpPrompt
+from holdfast.domain.extensions import NEVER, CommandArgument, CommandInfo, McpArgument, McpInfo, McpLogin, McpPrompt
 from holdfast.domain.settings import McpSettings
 from holdfast.domain.tools import Tool
 from holdfast.extensions.base import ExtensionContext
@@ -160,7 +160,7 @@ class McpCommands:
     def __init__(self, mcp: McpExtension) -> None:
         self._mcp = mcp
 
-    def commands(self) -> Sequence[CommandNote]:
+    def commands(self) -> Sequence[CommandInfo]:
         """Return a command for each known prompt."""
         return [_note(prompt) for prompt in self._mcp.prompts()]
 
@@ -177,10 +177,10 @@ class McpCommands:
         return await servers.prompt(server, prompt, {**parse_arguments(arguments, known.arguments), **named})
 
 
-def _note(prompt: McpPrompt) -> CommandNote:
+def _note(prompt: McpPrompt) -> CommandInfo:
     hint = " ".join(f"<{item.id}>" if item.required else f"[{item.id}]" for item in prompt.arguments)
     arguments = tuple(CommandArgument(item.id, item.description, item.required) for item in prompt.arguments)
-    return CommandNote(prompt.id, "mcp", prompt.description or prompt.title, hint, arguments)
+    return CommandInfo(prompt.id, "mcp", prompt.description or prompt.title, hint, arguments)
 
 
 def parse_arguments(typed: str, declared: Sequence[McpArgument]) -> dict[str, str]:

@@ -280,9 +280,9 @@ class Connection:
                     tools_list_changed=tools,
                     prompts_list_changed=prompts,
                     resources_list_changed=resources,
-                ) as news:
+                ) as lists:
                     # Notifications are also delivered to `on_message`, so they are ignored here.
-                    async for _ in news:
+                    async for _ in lists:
                         pass
             except MCPError as error:
                 if error.code == types.METHOD_NOT_FOUND:

@@ -49,6 +49,21 @@ ListName: TypeAlias = Literal["tools", "prompts", "resources"]
 LISTS: tuple[ListName, ...] = ("tools", "prompts", "resources")
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Maximum size of a message in bytes. Parsing a message blocks the event loop."""
+_MAX_MESSAGE = 500
+_TRANSPORT_ERRORS = {
+    "ConnectError": "Nothing answers at its address.",
+    "ConnectTimeout": "Nothing answers at its address.",
+    "ReadError": "The connection broke off.",
+    "WriteError": "The connection broke off.",
+    "CloseError": "The connection broke off.",
+    "RemoteProtocolError": "The connection broke off.",
+}
+FIRST_DELAY = 0.5
+MAX_DELAY = 60.0
+MAX_ATTEMPTS = 8
+"""Maximum consecutive failures before automatic retries end."""
+STABLE_AFTER = 30.0
+"""A connection that lasted this many seconds resets the failure count."""
 
 
 class ProgressHandler(Protocol):
@@ -87,19 +102,6 @@ class ConnectionParams(msgspec.Struct, frozen=True):
     url: str = ""
     headers: Mapping[str, str] = {}
     tokens: OAuthTokens | None = None
-
-
-# Errors, and their messages for users.
-
-_MAX_MESSAGE = 500
-_TRANSPORT_ERRORS = {
-    "ConnectError": "Nothing answers at its address.",
-    "ConnectTimeout": "Nothing answers at its address.",
-    "ReadError": "The connection broke off.",
-    "WriteError": "The connection broke off.",
-    "CloseError": "The connection broke off.",
-    "RemoteProtocolError": "The connection broke off.",
-}
 
 
 class StartFailed(HoldfastError):
@@ -148,16 +150,6 @@ def error_message(error: BaseException) -> str:
         text = f"{kind}: {text}" if text else kind
     text = redact_text(text)
     return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"
-
-
-# Connection state of a server: status, reason, and time of the next attempt. Pure.
-
-FIRST_DELAY = 0.5
-MAX_DELAY = 60.0
-MAX_ATTEMPTS = 8
-"""Maximum consecutive failures before automatic retries end."""
-STABLE_AFTER = 30.0
-"""A connection that lasted this many seconds resets the failure count."""
 
 
 class McpServerState(msgspec.Struct, frozen=True):

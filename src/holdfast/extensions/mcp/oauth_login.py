@@ -1,4 +1,5 @@
-"""OAuth 2.1 login to an MCP server: discovery, client registration, and authorization in a browser.
+"""OAuth 2.1 login to an MCP server: discovery, client registration, and authorization in a browser, which is redirected
+to a loopback HTTP listener that is open for the duration of the login.
 
 This module imports `mcp`, which is slow to import. It is imported in a thread when a login starts.
 """
@@ -21,11 +22,9 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.extensions.mcp.http_transport import ResponseMonitor, make_client
 from holdfast.extensions.mcp.mcp_types import LoginFailed, error_message
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
+from holdfast.tasks import TaskOwner
 
 __all__ = ["LOGIN_TIMEOUT", "REDIRECT_PATH", "Callback", "LoginRequest", "log_in", "redirect_listener"]
-
-
-# The redirect endpoint: a loopback HTTP listener, open for the duration of a login.
 
 REDIRECT_PATH = "/callback"
 _HOST = "127.0.0.1"
@@ -40,6 +39,9 @@ background:#f7f6f2}}@media(prefers-color-scheme:dark){{body{{color:#dde;backgrou
 _DONE_PAGE = ("You are logged in", "You can close this page and go back to Holdfast.")
 _REFUSED_PAGE = ("The login did not succeed", "Go back to Holdfast: it shows the reason, and you can try again.")
 _NOT_FOUND_PAGE = ("There is nothing here", "This page only waits for the end of a login.")
+LOGIN_TIMEOUT = 300.0
+"""Time limit for the authorization in the browser, in seconds."""
+_PROTOCOL_VERSION = "2025-11-25"
 
 
 class Callback:
@@ -74,29 +76,35 @@ async def redirect_listener(port: int) -> AsyncIterator[Callback]:
     the port is in use.
     """
     callback: Callback
+    handlers = TaskOwner()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
-            async with asyncio.timeout(_REQUEST_TIMEOUT):
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, target, *_ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
-                status, (title, text) = callback.handle(target) if method == "GET" else (405, _NOT_FOUND_PAGE)
-                page = _PAGE.format(title=title, text=text).encode()
-                lines = (
-                    f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}",
-                    "Content-Type: text/html; charset=utf-8",
-                    f"Content-Length: {len(page)}",
-                    "Cache-Control: no-store",
-                    "Referrer-Policy: no-referrer",
-                    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
-                    "Connection: close",
-                )
-                writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + page)
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+                async with asyncio.timeout(_REQUEST_TIMEOUT):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    method, target, *_ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
+                    status, (title, text) = callback.handle(target) if method == "GET" else (405, _NOT_FOUND_PAGE)
+                    page = _PAGE.format(title=title, text=text).encode()
+                    lines = (
+                        f"HTTP/1.1 {status} {'OK' if status == 200 else 'No'}",
+                        "Content-Type: text/html; charset=utf-8",
+                        f"Content-Length: {len(page)}",
+                        "Cache-Control: no-store",
+                        "Referrer-Policy: no-referrer",
+                        "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'",
+                        "Connection: close",
+                    )
+                    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + page)
+                    await writer.drain()
+        finally:
+            writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.start(serve(reader, writer), name="login redirect")
 
     try:
-        server = await asyncio.start_server(serve, _HOST, port, limit=_MAX_REQUEST)
+        server = await asyncio.start_server(accept, _HOST, port, limit=_MAX_REQUEST)
     except OSError as error:
         raise LoginFailed(
             f"Port {port} of this machine is taken ({error.strerror}): set another oauth_callback_port."
@@ -106,17 +114,12 @@ async def redirect_listener(port: int) -> AsyncIterator[Callback]:
         yield callback
     finally:
         server.close()
-        # A browser that keeps its connection open must not delay the end of the login.
+        # Let the page of the redirect be sent. A browser that keeps a connection open must not delay the end of the
+        # login, and its connection does not outlive the login.
         with suppress(TimeoutError):
             async with asyncio.timeout(0.2):
-                await server.wait_closed()
-
-
-# The login.
-
-LOGIN_TIMEOUT = 300.0
-"""Time limit for the authorization in the browser, in seconds."""
-_PROTOCOL_VERSION = "2025-11-25"
+                await handlers.drain()
+        handlers.cancel_all()
 
 
 class LoginRequest(msgspec.Struct, frozen=True):

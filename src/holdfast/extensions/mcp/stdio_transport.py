@@ -113,6 +113,7 @@ class Outbox(_Stream):
 
     async def send(self, item: SessionMessage, /) -> None:
         """Queue a message. Raises `anyio.BrokenResourceError`."""
+        # Waiting for a server that does not read would block every request of its connection.
         if self._stdin.is_closing() or self._stdin.transport.get_write_buffer_size() > MAX_UNREAD:
             raise anyio.BrokenResourceError
         self._stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
@@ -162,6 +163,7 @@ async def _copy_stderr(child: GuardedChild, write_log: Callable[[bytes], None]) 
     """Copy stderr to the log, with a pause after each full chunk."""
     while piece := await child.stderr.read(_CHUNK):
         write_log(piece)
+        # A full chunk indicates a flood: read it slowly, and leave time for other tasks.
         if len(piece) == _CHUNK:
             await asyncio.sleep(_CHUNK_PAUSE)
 

@@ -16,9 +16,9 @@ from pydantic_ai.providers.bedrock import BedrockProvider
 from urllib3.exceptions import NewConnectionError
 
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.http11.connection import ConnectError, connect_error
+from holdfast.http11.client_connection import ConnectError, connect_error
 from holdfast.providers.http_client import CURRENT_WATCHDOG
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "refine"]
 

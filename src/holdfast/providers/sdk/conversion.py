@@ -1,8 +1,8 @@
-"""Convert a request to the messages of pydantic-ai."""
+"""Convert requests and settings to the types of pydantic-ai, and its responses to stream parts."""
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from pydantic_ai.messages import (
@@ -29,6 +29,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.settings import ModelSettings, ThinkingEffort
 from pydantic_ai.tools import ToolDefinition
 
 from holdfast.domain import messages as ours
@@ -47,13 +48,24 @@ from holdfast.domain.model_requests import (
     ToolCallStart,
     UsagePart,
 )
+from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.chat_request import effort_of, output_tokens_of
+from holdfast.providers.model_access import ModelAccess
 
-__all__ = ["StreamParts", "conversation", "parameters"]
+__all__ = ["StreamParts", "body_for", "conversation", "parameters", "settings_for"]
 
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
 
 _REDACTED = {"bedrock": "redacted_content"}
+_REASONS: dict[str, StepFinish] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_call": "tool_calls",
+}
+_SIGNED = "thought_signature"
+_REDACTED_PART = ("redacted_thinking", "redacted_content")
 
 
 def parameters(request: model_requests.ModelRequest, access: ModelAccess) -> ModelRequestParameters:
@@ -106,17 +118,17 @@ def _user(message: ours.Message) -> Iterator[ModelRequestPart]:
 def _results(message: ours.Message, info: model_requests.ModelInfo) -> Iterator[ModelRequestPart]:
     for result in message.tool_results:
         content: Any = result.content
-        shown = _media(result)
-        if shown is not None and info.takes_media_in_results:
-            content = [result.content, shown]
+        content_media = _media(result)
+        if content_media is not None and info.takes_media_in_results:
+            content = [result.content, content_media]
         yield ToolReturnPart(
             tool_name=result.name,
             content=content,
             tool_call_id=result.tool_call_id,
             outcome="failed" if result.is_error else "success",
         )
-        if shown is not None and not info.takes_media_in_results:
-            yield UserPromptPart(content=[f"What {result.name} (call {result.tool_call_id}) shows:", shown])
+        if content_media is not None and not info.takes_media_in_results:
+            yield UserPromptPart(content=[f"What {result.name} (call {result.tool_call_id}) shows:", content_media])
 
 
 def _media(result: ours.ToolResult) -> BinaryContent | None:
@@ -140,7 +152,7 @@ def _assistant(message: ours.Message, info: model_requests.ModelInfo, system: st
                     TextPart(content=text.text, provider_name=system if details else None, provider_details=details)
                 )
             case ours.ReasoningPart(data=thought) if is_own:
-                parts += _thoughts(thought, system)
+                parts += _reasoning_parts(thought, system)
             case ours.ToolCallPart(data=call):
                 details = _details(marks, "call", calls)
                 calls += 1
@@ -163,9 +175,9 @@ def _details(marks: Sequence[dict[str, Any]], what: str, number: int) -> dict[st
     return next((mark.get("details") for mark in marks if mark.get(what) == number), None)
 
 
-def _thoughts(thought: ours.Reasoning, system: str) -> Iterable[ThinkingPart]:
+def _reasoning_parts(thought: ours.Reasoning, system: str) -> Iterable[ThinkingPart]:
     if thought.thinking or thought.signature:
-        sealed = _unpacked(thought.signature)
+        sealed = _decode_signature(thought.signature)
         if sealed.get("signature") or sealed.get("id") or sealed.get("details"):
             yield ThinkingPart(
                 content=thought.thinking,
@@ -184,7 +196,7 @@ def _thoughts(thought: ours.Reasoning, system: str) -> Iterable[ThinkingPart]:
             )
 
 
-def _unpacked(signature: str) -> dict[str, Any]:
+def _decode_signature(signature: str) -> dict[str, Any]:
     if signature.startswith("{"):
         try:
             value = msgspec.json.decode(signature)
@@ -200,19 +212,7 @@ def _marks(message: ours.Message) -> Iterator[dict[str, Any]]:
         if isinstance(part, ours.ReasoningPart):
             for block in part.data.redacted:
                 if block.startswith("{"):
-                    yield _unpacked(block)
-
-
-# Responses: events of pydantic-ai, converted to stream parts.
-
-_REASONS: dict[str, StepFinish] = {
-    "stop": "stop",
-    "length": "length",
-    "content_filter": "content_filter",
-    "tool_call": "tool_calls",
-}
-_SIGNED = "thought_signature"
-_REDACTED_PART = ("redacted_thinking", "redacted_content")
+                    yield _decode_signature(block)
 
 
 def _text(arguments: object) -> str:
@@ -234,9 +234,9 @@ class StreamParts:
             case PartStartEvent(index=index, part=part):
                 yield from self._begin(index, part)
             case PartDeltaEvent(index=index, delta=delta):
-                yield from self._grow(index, delta)
+                yield from self._delta_parts(index, delta)
             case PartEndEvent(part=ThinkingPart() as thought):
-                yield from _seal(thought)
+                yield from _signature_parts(thought)
             case PartEndEvent(index=index, part=ToolCallPart(provider_details=dict(details))):
                 # Deltas of a call may follow after the next call has begun, so calls are ended with the response.
                 yield _mark("call", list(self._calls).index(index), details)
@@ -261,7 +261,7 @@ class StreamParts:
             case _:
                 pass
 
-    def _grow(self, index: int, delta: ModelResponsePartDelta) -> Iterator[StreamPart]:
+    def _delta_parts(self, index: int, delta: ModelResponsePartDelta) -> Iterator[StreamPart]:
         match delta:
             case TextPartDelta(content_delta=text) if text:
                 yield TextDelta(text)
@@ -275,10 +275,10 @@ class StreamParts:
 
     def end(self, response: StreamedResponse) -> Iterator[StreamPart] | None:
         """Return the final parts, or None if the provider did not report a complete response."""
-        said = response.finish_reason or (response.provider_details or {}).get("finish_reason")
+        reported_reason = response.finish_reason or (response.provider_details or {}).get("finish_reason")
         # On OpenAI's chat API pydantic-ai invents a missing finish reason, but records that it did.
-        is_made_up = getattr(response, "_has_finish_reason", True) is False and said != "content_filter"
-        if said in (None, "error") or is_made_up or response.state == "incomplete":
+        is_made_up = getattr(response, "_has_finish_reason", True) is False and reported_reason != "content_filter"
+        if reported_reason in (None, "error") or is_made_up or response.state == "incomplete":
             return None
         return self._last(_REASONS.get(str(response.finish_reason), "other"), response)
 
@@ -303,7 +303,7 @@ def _mark(what: str, number: int, details: dict[str, Any]) -> RedactedReasoning:
     return RedactedReasoning(msgspec.json.encode({what: number, "details": details}).decode())
 
 
-def _seal(thought: ThinkingPart) -> Iterator[StreamPart]:
+def _signature_parts(thought: ThinkingPart) -> Iterator[StreamPart]:
     if thought.id in _REDACTED_PART:
         if thought.signature:
             yield RedactedReasoning(thought.signature)
@@ -312,3 +312,44 @@ def _seal(thought: ThinkingPart) -> Iterator[StreamPart]:
         yield ReasoningSignature(msgspec.json.encode(packed).decode())
     elif thought.signature:
         yield ReasoningSignature(thought.signature)
+
+
+def settings_for(
+    request: model_requests.ModelRequest,
+    info: model_requests.ModelInfo,
+    access: ModelAccess,
+    selection: Selection,
+    headers: dict[str, str],
+) -> dict[str, Any]:
+    """Return the common settings and the options known to pydantic-ai. Unknown options go into the body unchanged."""
+    settings: dict[str, Any] = {"extra_headers": headers}
+    if most := output_tokens_of(request, selection):
+        settings["max_tokens"] = most
+    for name in _SAMPLING:
+        if (value := getattr(selection, name)) is not None:
+            settings[name] = value
+    effort = effort_of(info, selection)
+    if effort in get_args(ThinkingEffort):
+        settings["thinking"] = effort
+    elif effort in ("none", "off", "disabled"):
+        settings["thinking"] = False
+    elif info.can_reason and (effort or selection.think):
+        settings["thinking"] = True
+    settings |= {name: value for name, value in _options(access, selection).items() if _is_setting(name)}
+    if body := body_for(access, selection):
+        settings["extra_body"] = body
+    return settings
+
+
+def body_for(access: ModelAccess, selection: Selection) -> dict[str, Any]:
+    """Return the extra fields for the body of each request."""
+    return {name: value for name, value in _options(access, selection).items() if not _is_setting(name)} | access.body
+
+
+def _options(access: ModelAccess, selection: Selection) -> dict[str, Any]:
+    return access.options | selection.provider_options
+
+
+def _is_setting(name: str) -> bool:
+    own = ("openai_", "anthropic_", "google_", "bedrock_", "mistral_")
+    return name in ModelSettings.__annotations__ or name.startswith(own)

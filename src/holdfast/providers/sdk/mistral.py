@@ -24,11 +24,11 @@ from pydantic_ai.providers.mistral import MistralProvider
 
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.providers.http_client import USER_AGENT
-from holdfast.providers.provider_connection import ModelAccess
+from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "refine"]
 
-_OWN_ID = re.compile("[a-zA-Z0-9]{9}")
+_MISTRAL_ID = re.compile("[a-zA-Z0-9]{9}")
 _NO_ID = "null"
 """Value of the SDK for a call without an id."""
 
@@ -68,7 +68,9 @@ class _Parts(ModelResponsePartsManager):
     async def reading(self, events: AsyncIterator[CompletionEvent]) -> AsyncGenerator[CompletionEvent, None]:
         async for event in events:
             self._seal = None
-            for thought in (thought for choice in event.data.choices for thought in _thoughts(choice.delta.content)):
+            for thought in (
+                thought for choice in event.data.choices for thought in _think_chunks(choice.delta.content)
+            ):
                 self._seal = thought.signature or self._seal
                 if thought.signature and not thought.thinking:
                     # The SDK would skip a signature without text.
@@ -100,23 +102,23 @@ class _Model(MistralModel):
         self, messages: Sequence[ModelMessage], model_request_parameters: ModelRequestParameters
     ) -> list[ChatCompletionRequestMessage]:
         mapped = await super()._map_messages(messages, model_request_parameters)
-        seals = _seals(messages)
+        seals = _signatures(messages)
         for message in mapped:
             if isinstance(message, ToolMessage):
-                message.tool_call_id = _fitting(str(message.tool_call_id))
+                message.tool_call_id = _to_mistral_id(str(message.tool_call_id))
             elif isinstance(message, AssistantMessage):
                 for call in message.tool_calls or ():
-                    call.id = _fitting(str(call.id))
-                for thought in _thoughts(message.content):
+                    call.id = _to_mistral_id(str(call.id))
+                for thought in _think_chunks(message.content):
                     thought.signature = next(seals)
         return mapped
 
 
-def _thoughts(content: object) -> Iterator[ThinkChunk]:
+def _think_chunks(content: object) -> Iterator[ThinkChunk]:
     return (chunk for chunk in content if isinstance(chunk, ThinkChunk)) if isinstance(content, list) else iter(())
 
 
-def _seals(messages: Sequence[ModelMessage]) -> Iterator[str | None]:
+def _signatures(messages: Sequence[ModelMessage]) -> Iterator[str | None]:
     """Yield one signature per response with reasoning, because its reasoning is sent as one block."""
     for message in messages:
         if isinstance(message, ModelResponse):
@@ -125,9 +127,9 @@ def _seals(messages: Sequence[ModelMessage]) -> Iterator[str | None]:
                 yield next((part.signature for part in reversed(thoughts) if part.signature), None)
 
 
-def _fitting(id: str) -> str:
+def _to_mistral_id(id: str) -> str:
     """Convert a call id to Mistral's format; a conversation may have begun with another provider."""
-    return id if _OWN_ID.fullmatch(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
+    return id if _MISTRAL_ID.fullmatch(id) else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 
 def build(info: ModelInfo, access: ModelAccess, client: httpx2.AsyncClient) -> MistralModel:

@@ -1,4 +1,6 @@
-"""Health checks of every workspace: settings, trust, models, sandbox, search tools, the data directory."""
+"""Health checks for `holdfast doctor`: settings, trust, models, sandbox, search tools, the data directory, and the
+extensions that users have in files. Each check returns findings; `doctor.py` runs them with a time limit.
+"""
 
 import asyncio
 import os
@@ -16,7 +18,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
-from holdfast.runtime.permission_rules import outdated_rules
+from holdfast.runtime.permission_check import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.storage.database import find_exposed_files
 from holdfast.workspace.git.git_command import find_git
@@ -44,6 +46,8 @@ __all__ = [
 _ANSWER = 15.0
 _LITTLE = 1 << 30
 _TOO_LITTLE = 1 << 26
+_CORRECT_FILE = "Mend the file; until then it is left out."
+_TRUST = "Look at it, then: holdfast trust."
 
 
 def place_of(handle: WorkspaceHandle, *path: str) -> tuple[str, int]:
@@ -61,7 +65,7 @@ async def settings(handle: WorkspaceHandle) -> Sequence[Finding]:
     if not problems:
         files = {origin.file for origin in reading.origins.values()}
         return (Finding("settings", "ok", f"{_count(len(files), 'file')}, nothing to mend."),)
-    return tuple(_of_problem(problem) for problem in problems)
+    return tuple(_problem_finding(problem) for problem in problems)
 
 
 def is_about_hooks(problem: Problem) -> bool:
@@ -69,7 +73,7 @@ def is_about_hooks(problem: Problem) -> bool:
     return problem.key.startswith("hooks")
 
 
-def _of_problem(problem: Problem) -> Finding:
+def _problem_finding(problem: Problem) -> Finding:
     what = f"{problem.key}: {problem.text}" if problem.key else problem.text
     todo = "Mend the file; until then what it said before, or nothing, counts."
     if problem.hides_denial:
@@ -93,9 +97,6 @@ async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
     )
 
 
-# Models
-
-
 async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Send a short request to the large and the small model, which verifies key, address and model name."""
     available = handle.workspace.models
@@ -112,13 +113,13 @@ async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
         users.setdefault(name, []).append(size)
         chosen[name] = model
     for name, sizes in users.items():
-        answer = await _asked(chosen[name])
+        answer = await _check_model(chosen[name])
         what = f"{' and '.join(sizes)}: {'/'.join(name)} {answer.what}"
         found.append(Finding("models", answer.severity, what, answer.what_to_do))
     return found
 
 
-async def _asked(model: Model) -> Finding:
+async def _check_model(model: Model) -> Finding:
     if model.info.is_scripted:
         todo = "Store a key with holdfast login, or start Ollama; holdfast models lists what there is."
         return Finding("models", "warning", "plays a script: no language model is set up.", todo)
@@ -136,9 +137,6 @@ async def _asked(model: Model) -> Finding:
         todo = "Look at the key (holdfast login), the model's name (holdfast models) and the provider's address."
         return Finding("models", "error", f"refuses: {error}", todo)
     return Finding("models", "ok", "answers.")
-
-
-# The machine
 
 
 async def sandbox(handle: WorkspaceHandle) -> Sequence[Finding]:
@@ -230,18 +228,12 @@ def _count(number: int, word: str) -> str:
     return f"1 {word}" if number == 1 else f"{number} {word}s"
 
 
-# Health checks of user extensions in files: skills, hooks, commands, agents.
-
-_MEND = "Mend the file; until then it is left out."
-_TRUST = "Look at it, then: holdfast trust."
-
-
 async def skills(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the skills."""
     found = await handle.services.extensions.skills.rescan()
-    below = (_below("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
+    below = (_shadowed_finding("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
     off = (Finding("skills", "note", f"{skill.name} is switched off by disabled_skills.") for skill in found.disabled)
-    return (*_summed("skills", len(found.usable), found.problems), *below, *off)
+    return (*_area_findings("skills", len(found.usable), found.problems), *below, *off)
 
 
 async def hooks(handle: WorkspaceHandle) -> Sequence[Finding]:
@@ -250,14 +242,17 @@ async def hooks(handle: WorkspaceHandle) -> Sequence[Finding]:
     withheld = [file for file in known.claude_files() if not known.is_trusted(file) and file.hooks.hooks]
     own = [item for item in handle.services.configuration.snapshot().problems if is_about_hooks(item)]
     problems = (*own, *known.problems())
-    found = _summed("hooks", len(known.current()), problems, "Mend the file; until then it is not run.")
+    found = _area_findings("hooks", len(known.current()), problems, "Mend the file; until then it is not run.")
     return (
         *found,
-        *(_untrusted("hooks", _not_run(len(file.hooks.hooks)), file.folder.path, file.hooks.line) for file in withheld),
+        *(
+            _untrusted_finding("hooks", _hook_count_text(len(file.hooks.hooks)), file.folder.path, file.hooks.line)
+            for file in withheld
+        ),
     )
 
 
-def _not_run(count: int) -> str:
+def _hook_count_text(count: int) -> str:
     return "1 hook is not run" if count == 1 else f"{count} hooks are not run"
 
 
@@ -266,14 +261,14 @@ async def commands(handle: WorkspaceHandle) -> Sequence[Finding]:
     known = handle.services.extensions.commands
     found = await known.rescan()
     withheld = (
-        _untrusted("commands", f"{key} has no effect", command.path, line)
+        _untrusted_finding("commands", f"{key} has no effect", command.path, line)
         for command in found.usable
         if known.withheld_keys(command)
         for key, line in command.trust_keys
     )
     models = [await _model_trouble(handle, item.model, item.path, item.model_line) for item in found.usable]
-    below = (_below("commands", command.name, command.path) for command in found.hidden)
-    return (*_summed("commands", len(found.usable), (*found.problems, *filter(None, models))), *withheld, *below)
+    below = (_shadowed_finding("commands", command.name, command.path) for command in found.hidden)
+    return (*_area_findings("commands", len(found.usable), (*found.problems, *filter(None, models))), *withheld, *below)
 
 
 async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
@@ -281,7 +276,9 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
     known = handle.services.extensions.agents
     found = await known.rescan()
     withheld = (
-        _untrusted("agents", f"{agent.name} only looks, with the usual model", agent.path, agent.trust_keys[0][1])
+        _untrusted_finding(
+            "agents", f"{agent.name} is read-only and uses the default model", agent.path, agent.trust_keys[0][1]
+        )
         for agent in found.usable
         if known.withheld_keys(agent)
     )
@@ -289,8 +286,8 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
     tools = await handle.workspace.tools.current()
     missing = [_missing_tools(item, {tool.spec.name for tool in tools}) for item in found.usable]
     problems = (*found.problems, *filter(None, models), *filter(None, missing))
-    below = (_below("agents", agent.name, agent.path) for agent in found.hidden)
-    return (*_summed("agents", len(found.usable), problems), *withheld, *below)
+    below = (_shadowed_finding("agents", agent.name, agent.path) for agent in found.hidden)
+    return (*_area_findings("agents", len(found.usable), problems), *withheld, *below)
 
 
 async def _model_trouble(handle: WorkspaceHandle, name: str, file: str, line: int) -> Problem | None:
@@ -313,7 +310,9 @@ def _missing_tools(agent: AgentFile, known: set[str]) -> Problem | None:
     return Problem("warning", agent.path, agent.tools_line, "tools", text)
 
 
-def _summed(area: str, count: int, problems: Iterable[Problem], todo: str = _MEND) -> tuple[Finding, ...]:
+def _area_findings(
+    area: str, count: int, problems: Iterable[Problem], todo: str = _CORRECT_FILE
+) -> tuple[Finding, ...]:
     """Return the problems; without problems a summary with the count; nothing if there are no items."""
     found = tuple(
         Finding(
@@ -331,9 +330,9 @@ def _summed(area: str, count: int, problems: Iterable[Problem], todo: str = _MEN
     return (Finding(area, "ok", f"{count} {area if count != 1 else area.removesuffix('s')}, nothing to mend."),)
 
 
-def _below(area: str, name: str, file: str) -> Finding:
+def _shadowed_finding(area: str, name: str, file: str) -> Finding:
     return Finding(area, "note", f"{name} stands below another of the same name.", file=file)
 
 
-def _untrusted(area: str, what: str, file: str, line: int) -> Finding:
+def _untrusted_finding(area: str, what: str, file: str, line: int) -> Finding:
     return Finding(area, "warning", f"{what}: the project's file is not trusted.", _TRUST, file, line)

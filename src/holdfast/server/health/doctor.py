@@ -57,11 +57,11 @@ async def doctor(request: Request) -> Health:
 
 async def look(handle: WorkspaceHandle, chosen: dict[str, Check], limit: float = LIMIT) -> Health:
     """Run the given checks concurrently."""
-    found = await asyncio.gather(*(_checked(handle, area, check, limit) for area, check in chosen.items()))
+    found = await asyncio.gather(*(_run_check(handle, area, check, limit) for area, check in chosen.items()))
     return Health(tuple(item for items in found for item in items))
 
 
-async def _checked(handle: WorkspaceHandle, area: str, check: Check, limit: float) -> Sequence[Finding]:
+async def _run_check(handle: WorkspaceHandle, area: str, check: Check, limit: float) -> Sequence[Finding]:
     try:
         async with asyncio.timeout(limit):
             return await check(handle)

@@ -96,6 +96,7 @@ class ConnectionLimits(Generic[C]):
         alike[connection] = None
         if len(alike) <= self._max[connection.is_local]:
             return None
+        # Dicts keep insertion order, and `touch` moves a connection to the end.
         last = next((other for other in alike if other.is_unasked or other.is_incomplete), connection)
         del alike[last]
         return last
@@ -296,6 +297,7 @@ class Connection(asyncio.Protocol):
             "headers": self._headers,
             "client": self._client,
         }
+        # `100 Continue` is sent only when the application reads the body, so that a refused request sends none.
         waits = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers)
         keeps = self._parser.should_keep_alive() and not self._parser.should_upgrade() and not self._is_leaving
         exchange = RequestCycle(self, scope, keeps=keeps, waits=waits)
@@ -303,6 +305,7 @@ class Connection(asyncio.Protocol):
         # Trailers after the body are ignored; they must not be added to the headers of the request.
         self._headers = []
         self._exchanges.append(exchange)
+        # Only one request of a connection is answered at a time; the others wait in order.
         if self._exchanges[0] is exchange:
             self._server.answer(exchange)
         self.update_reading()
@@ -339,6 +342,7 @@ class Connection(asyncio.Protocol):
         if self.is_full:
             if self._room is None:
                 self._room = self.loop.create_future()
+            # Several tasks may wait for the same room; cancelling one must not wake the others.
             await asyncio.shield(self._room)
 
     def update_reading(self) -> None:
@@ -458,8 +462,10 @@ class HttpServer:
 
     async def listen(self, listener: socket.socket, application: Asgi) -> None:
         """Serve an application on a socket. The web page has another application than the API."""
+        # The first connection may be reported before `create_server` returns.
+        self._servers.setdefault(application, [])
         server = await self.loop.create_server(lambda: Connection(self, application), sock=listener, backlog=2048)
-        self._servers[application] = [*self._servers.get(application, ()), server]
+        self._servers.setdefault(application, []).append(server)
 
     def leave(self, application: Asgi) -> None:
         """Stop serving this application and abort its connections."""
@@ -474,10 +480,16 @@ class HttpServer:
         self._tasks.start(exchange.run(exchange.connection.application), name="request")
 
     def register(self, connection: Connection) -> None:
-        """Register a connection, and abort the one that has to make room for it."""
+        """Register a connection, and abort the one that has to make room for it.
+
+        The event loop accepts a connection some iterations before it reports it. One that was accepted before `stop`
+        or `leave` and is reported afterwards is aborted, because nothing else would close it.
+        """
         last = self.connections.add(connection)
         if last is not None:
             last.abort()
+        if self._empty is not None or connection.application not in self._servers:
+            connection.abort()
 
     def unregister(self, connection: Connection) -> None:
         """Remove a closed connection, and wake `stop` after the last one."""

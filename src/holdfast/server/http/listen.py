@@ -74,6 +74,7 @@ class UnixListener:
         """Close the socket, remove its file and release the lock."""
         self.socket.close()
         try:
+            # The path may belong to another server by now; removing its socket would make that one unreachable.
             if os.stat(self.path).st_ino == self._identity:
                 os.unlink(self.path)
         except FileNotFoundError:
@@ -99,6 +100,7 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # A restarted server can bind while old connections are in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
@@ -163,12 +165,14 @@ def _secure(directory: str) -> None:
     found = os.lstat(directory)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise UnsafeDirectory(f"{directory} is not a directory of yours: remove it or choose another place.")
+    # A user who can write to the directory can replace the socket, whatever the mode of the socket.
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise UnsafeDirectory(f"{directory} is open to others: make it yours alone with chmod 700.")
 
 
 def _bind(listener: socket.socket, path: str) -> int:
     """Bind a socket that only its owner can use. Returns its inode; removes the file again on failure."""
+    # The file gets its mode at creation: there is no moment in which another user can connect.
     before = os.umask(0o177)
     try:
         listener.bind(path)

@@ -7,14 +7,16 @@ import msgspec
 
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.engine.ports import Ledger
 from holdfast.protocol.routes import Route
-from holdfast.runtime.services import WorkspaceServices
-from holdfast.runtime.workspace import Workspace
 from holdfast.server.http.connection import RequestCycle
 from holdfast.server.telemetry.observers import Observers
 from holdfast.server.web.listener import WebListener
 from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
+
+if TYPE_CHECKING:
+    from holdfast.engine.ports import Ledger
+    from holdfast.runtime.workspace import Workspace
+    from holdfast.runtime.workspace_services import WorkspaceServices
 
 if TYPE_CHECKING:
     from holdfast.server.web.web_auth import Page
@@ -47,17 +49,17 @@ class Request(msgspec.Struct, frozen=True):
         return self.open_handle
 
     @property
-    def workspace(self) -> Workspace:
+    def workspace(self) -> "Workspace":
         """The workspace of the route: its runs, sessions and approvals."""
         return self.handle.workspace
 
     @property
-    def services(self) -> WorkspaceServices:
+    def services(self) -> "WorkspaceServices":
         """The services of the workspace: its settings, processes and extensions."""
         return self.handle.services
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> "Ledger":
         """The store of the workspace."""
         return self.workspace.ledger
 

@@ -74,6 +74,7 @@ class RequestCycle:
         """
         if self._waits:
             self._waits = False
+            # A client that has sent its body anyway does not wait for it.
             if not self.is_whole and not self._has_begun:
                 self.connection.write(CONTINUE)
         while not self.is_over and not self.pieces and (not self.is_whole or self._is_told):
@@ -84,6 +85,7 @@ class RequestCycle:
         body = b"".join(self.pieces)
         self.pieces.clear()
         self.size = 0
+        # The end of the body is reported once; the next `receive` waits for the disconnection.
         self._is_told = self.is_whole
         self.connection.update_reading()
         return {"type": "http.request", "body": body, "more_body": not self.is_whole}
@@ -151,6 +153,7 @@ class RequestCycle:
         return b"\r\n".join([*lines, b"", b""])
 
     def _framed(self, body: bytes, *, more: bool) -> bytes:
+        # The head is that of a GET; the body is omitted.
         if self.scope["method"] == "HEAD":
             body = b""
         elif self._is_chunked:

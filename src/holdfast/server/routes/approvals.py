@@ -4,7 +4,7 @@ from typing import get_args
 
 from holdfast.domain.approvals import PermissionRequest, QuestionRequest, Via
 from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent
-from holdfast.protocol.bodies import Resolved, Skip
+from holdfast.protocol.bodies import AnswerResult, SkipPermissions
 from holdfast.server.http.request import Request
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
 ]
 
 
-async def get_skip(request: Request) -> Skip:
+async def get_skip(request: Request) -> SkipPermissions:
     """Return whether permission requests are skipped."""
-    return Skip(request.handle.yolo)
+    return SkipPermissions(request.handle.yolo)
 
 
 async def set_skip(request: Request) -> None:
@@ -31,15 +31,17 @@ async def set_skip(request: Request) -> None:
         handle.workspace.publish_live(ConfigChangedEvent(Change("updated", ConfigChanged(handle.id))))
 
 
-async def grant(request: Request) -> Resolved:
+async def grant(request: Request) -> AnswerResult:
     """Answer a permission request. The first answer wins; a later one, or one to an unknown request, resolves
     nothing.
     """
     body = request.body
     approvals = request.workspace.approvals
     by = request.query.get("client_id", "")
-    return Resolved(
-        await approvals.grant(body.permission.id, body.action, reason=body.reason, by=by, via=_via(request))
+    return AnswerResult(
+        await approvals.grant(
+            body.permission.id, body.action, reason=body.reason, by=by, via=_answering_client(request)
+        )
     )
 
 
@@ -48,20 +50,24 @@ async def pending_permissions(request: Request) -> tuple[PermissionRequest, ...]
     return request.workspace.approvals.permissions
 
 
-async def answer_question(request: Request) -> Resolved:
+async def answer_question(request: Request) -> AnswerResult:
     """Answer a batch of questions."""
     body = request.body
     by = request.query.get("client_id", "")
     approvals = request.workspace.approvals
-    return Resolved(await approvals.answer(body.batch_request_id, body.responses, by=by, via=_via(request)))
+    return AnswerResult(
+        await approvals.answer(body.batch_request_id, body.responses, by=by, via=_answering_client(request))
+    )
 
 
-async def cancel_question(request: Request) -> Resolved:
+async def cancel_question(request: Request) -> AnswerResult:
     """Dismiss a batch of questions."""
     query = request.query
     approvals = request.workspace.approvals
-    return Resolved(
-        await approvals.dismiss(query.get("batch_id", ""), by=query.get("client_id", ""), via=_via(request))
+    return AnswerResult(
+        await approvals.dismiss(
+            query.get("batch_id", ""), by=query.get("client_id", ""), via=_answering_client(request)
+        )
     )
 
 
@@ -70,7 +76,7 @@ async def pending_questions(request: Request) -> tuple[QuestionRequest, ...]:
     return request.workspace.approvals.questions
 
 
-def _via(request: Request) -> Via:
+def _answering_client(request: Request) -> Via:
     """Return the kind of client that answers, as the client reports it; empty if it is unknown."""
     said = request.query.get("via", "")
     return next((known for known in get_args(Via) if known == said), "")

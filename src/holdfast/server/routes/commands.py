@@ -1,37 +1,34 @@
-"""Handlers for commands and agents: lists, and the expansion of a command."""
+"""Handlers for skills, commands and agents: lists, contents of a skill, and the expansion of a command."""
 
 from holdfast.domain.errors import BadRequest
-from holdfast.domain.extensions import AgentNote, CommandNote
+from holdfast.domain.extensions import CommandInfo, SubagentInfo
 from holdfast.extensions.skills.skills import Skill
-from holdfast.protocol.extension_routes import CommandText, SkillFacts, SkillInfo, SkillSource, SkillText
+from holdfast.protocol.extension_routes import CommandExpansion, SkillInfo, SkillMetadata, SkillSource, SkillText
 from holdfast.server.http.request import Request
 
 __all__ = ["expand_command", "list_agents", "list_commands", "list_skills", "read_skill"]
 
 
-async def list_commands(request: Request) -> tuple[CommandNote, ...]:
+async def list_commands(request: Request) -> tuple[CommandInfo, ...]:
     """Return the available commands."""
     extensions = request.services.extensions
     await extensions.skills.rescan()
     return await extensions.commands.list_all()
 
 
-async def expand_command(request: Request) -> CommandText:
+async def expand_command(request: Request) -> CommandExpansion:
     """Return the prompt that a command expands to."""
     brief = await request.services.extensions.commands.expand(request.body.prompt, request.body.arguments)
     if brief is None:
         raise BadRequest("That is no command: look at the list for one, and begin with a slash and its name.")
-    return CommandText(brief.text, brief.command, brief.model, brief.allow)
+    return CommandExpansion(brief.text, brief.command, brief.model, brief.allow)
 
 
-async def list_agents(request: Request) -> tuple[AgentNote, ...]:
+async def list_agents(request: Request) -> tuple[SubagentInfo, ...]:
     """Return the available agents."""
     agents = request.services.extensions.agents
     await agents.rescan()
     return agents.notes()
-
-
-# Handlers for skills: list and contents.
 
 
 async def list_skills(request: Request) -> list[SkillInfo]:
@@ -44,7 +41,7 @@ async def read_skill(request: Request) -> SkillText:
     """Return the contents of a skill."""
     skill, data = await request.services.extensions.skills.read(request.body.skill_id)
     source = _source(skill)
-    return SkillText(data, SkillFacts(skill.name, skill.description, source, source == "system"))
+    return SkillText(data, SkillMetadata(skill.name, skill.description, source, source == "system"))
 
 
 def _info(skill: Skill) -> SkillInfo:

@@ -1,7 +1,10 @@
-"""Handlers for the configuration: effective settings, and changes to them."""
+"""Handlers for the configuration: effective settings, changes to them, trust in the files of a project, and its
+initialization.
+"""
 
 import asyncio
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,12 +21,28 @@ from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
-from holdfast.protocol.bodies import ConfigProblem, InitPrompt, ModelChoice, ModelFacts, NeedsInit
+from holdfast.extensions.trusted_files import (
+    TrustableFile,
+    combined_digest,
+    find_trustable_files,
+    grant_trust,
+    revoke_trust,
+    untrusted_files,
+)
+from holdfast.protocol.bodies import (
+    ConfigProblem,
+    InitPrompt,
+    ModelDescription,
+    ProjectInitStatus,
+    SelectedModel,
+    TrustBody,
+    WithheldKey,
+)
 from holdfast.providers.http_client import post_form
 from holdfast.providers.model_registry import ProviderView
 from holdfast.runtime.engine_settings import own_files
 from holdfast.runtime.model_selection import Size
-from holdfast.runtime.permission_rules import outdated_rules
+from holdfast.runtime.permission_check import outdated_rules
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.workspace.project_context import CONTEXT_NAMES, find_context_sources
@@ -41,15 +60,21 @@ __all__ = [
     "config_set",
     "default_small_model",
     "facts_of",
+    "get_trust",
     "init_project",
     "init_prompt",
     "needs_init",
     "problems_of",
     "server_config",
+    "set_trust",
 ]
 
 
 _RECENT = 5
+_PROMPT = (
+    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
+    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
+)
 
 
 async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
@@ -62,7 +87,7 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
     with suppress(ProviderError):
         infos = {"large": (await models.large()).info, "small": (await models.small()).info}
     reading = handle.services.configuration.snapshot()
-    in_force = _shown(reading, str(handle.data_dir))
+    in_force = _redacted_settings(reading, str(handle.data_dir))
     in_force["providers"] = await _providers(handle, infos.values(), in_force["providers"])
     # The selected model may be unusable; show the one that is used in its place.
     chosen = {size: msgspec.to_builtins(choice_of(handle, size, info)) for size, info in infos.items()}
@@ -72,21 +97,21 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
 
 async def server_config(request: Request) -> dict[str, Any]:
     """Return the settings that apply to every workspace: those of the user, without any project."""
-    return await asyncio.to_thread(_everywhere, str(request.manager.data_dir))
+    return await asyncio.to_thread(_server_settings, str(request.manager.data_dir))
 
 
-def _everywhere(data_dir: str) -> dict[str, Any]:
+def _server_settings(data_dir: str) -> dict[str, Any]:
     places = locate_settings("/", os.environ, data_dir=data_dir)
     sources = tuple(source for source in places.sources if source.kind != "project")
     configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ)
-    return _shown(configuration.snapshot(), data_dir)
+    return _redacted_settings(configuration.snapshot(), data_dir)
 
 
-def _shown(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
+def _redacted_settings(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
     """Return the settings without secrets, with the defaults of options that are not set."""
     tree = redact(reading.tree)
-    options = {**_whole(Options()), **tree.get("options", {})}
-    options["attribution"] = _whole(reading.settings.options.attribution)
+    options = {**_with_defaults(Options()), **tree.get("options", {})}
+    options["attribution"] = _with_defaults(reading.settings.options.attribution)
     options["context_paths"] = list(dict.fromkeys((*CONTEXT_NAMES, *options["context_paths"])))
     options["global_context_paths"] = [str(path) for path in own_files(reading.settings.options, os.environ)]
     # Files of other tools set this for those tools.
@@ -97,16 +122,16 @@ def _shown(reading: ConfigSnapshot, data_dir: str) -> dict[str, Any]:
     return shown
 
 
-def _whole(settings: Options | Attribution) -> dict[str, Any]:
+def _with_defaults(settings: Options | Attribution) -> dict[str, Any]:
     """Return the fields including defaults, without those that are None."""
     fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
     return {name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None}
 
 
-def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> ModelChoice:
+def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> SelectedModel:
     """Return the model in use with its settings. Clients poll this."""
     wanted: Selection = getattr(handle.services.configuration.settings.models, size)
-    return ModelChoice(
+    return SelectedModel(
         info.model,
         info.provider,
         wanted.max_tokens or info.max_output_tokens,
@@ -138,10 +163,10 @@ def _in_config(view: ProviderView) -> dict[str, Any]:
     return {"id": view.id, "name": view.name, "type": view.type, "models": msgspec.to_builtins(view.models)}
 
 
-def facts_of(info: ModelInfo) -> ModelFacts:
+def facts_of(info: ModelInfo) -> ModelDescription:
     """Describe a model for clients."""
     price = info.price
-    return ModelFacts(
+    return ModelDescription(
         id=info.model,
         name=info.name or info.model,
         cost_per_1m_in=price.input,
@@ -267,12 +292,12 @@ async def config_import_copilot(_: Request) -> dict[str, Any]:
     return {"token": None, "success": False}
 
 
-async def default_small_model(request: Request) -> ModelChoice:
+async def default_small_model(request: Request) -> SelectedModel:
     """Return the default small model of a provider, or the one in use."""
     choice = request.services.selected_models
     if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
-        return ModelChoice(selection.model, selection.provider, selection.max_tokens)
+        return SelectedModel(selection.model, selection.provider, selection.max_tokens)
     return choice_of(request.handle, "small", (await request.workspace.models.small()).info)
 
 
@@ -297,20 +322,12 @@ def _provider(info: ModelInfo) -> dict[str, Any]:
     return {"id": info.provider, "name": info.provider, "type": "openai-compat", "models": []}
 
 
-# Handlers for project initialization: whether to offer it, and the prompt that describes the project.
-
-_PROMPT = (
-    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
-    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
-)
-
-
-async def needs_init(request: Request) -> NeedsInit:
+async def needs_init(request: Request) -> ProjectInitStatus:
     """Return whether to offer initialization: at most once, and only for a project with files but without a
     description.
     """
     handle = request.handle
-    return NeedsInit(
+    return ProjectInitStatus(
         await asyncio.to_thread(_wants_start, _flag(handle), Path(handle.path), handle.services.settings.options)
     )
 
@@ -323,7 +340,7 @@ async def init_project(request: Request) -> None:
 
 async def init_prompt(request: Request) -> InitPrompt:
     """Return the prompt that writes the description."""
-    return InitPrompt(_PROMPT.format(_guide(request.services.settings.options)))
+    return InitPrompt(_PROMPT.format(_instruction_file(request.services.settings.options)))
 
 
 def _flag(handle: WorkspaceHandle) -> Path:
@@ -333,12 +350,12 @@ def _flag(handle: WorkspaceHandle) -> Path:
     return handle.data_dir / "start-asked"
 
 
-def _guide(options: Options) -> str:
+def _instruction_file(options: Options) -> str:
     return options.initialize_as or Options().initialize_as
 
 
 def _wants_start(flag: Path, directory: Path, options: Options) -> bool:
-    if os.path.exists(flag) or os.path.exists(directory / _guide(options)):
+    if os.path.exists(flag) or os.path.exists(directory / _instruction_file(options)):
         return False
     return _has_files(directory) and not find_context_sources(directory, (), options.context_paths)
 
@@ -350,3 +367,36 @@ def _has_files(directory: Path) -> bool:
             return any(not item.name.startswith(".") for item in found)
     except OSError:
         return False
+
+
+async def get_trust(request: Request) -> TrustBody:
+    """Return whether the project's files are trusted, and which settings are withheld."""
+    configuration = request.services.configuration
+    reading = configuration.snapshot()
+    files = await _files_that_need_trust(request)
+    waiting = untrusted_files(files, configuration.trust)
+    project = reading.project
+    withheld = [WithheldKey(format_key(item.path), item.file, item.line) for item in reading.withheld]
+    withheld += [WithheldKey(key, file.path, line) for file in waiting for key, line, _ in file.entries]
+    is_trusted = (project.is_trusted or not project.files) and not waiting
+    paths = (*project.files, *(file.path for file in files))
+    return TrustBody(is_trusted, paths, combined_digest(project.digest, files), tuple(withheld))
+
+
+async def set_trust(request: Request) -> TrustBody:
+    """Set the trust. The digest must match the files as they are, so that only files that were shown are trusted."""
+    configuration = request.services.configuration
+    project = configuration.snapshot().project
+    files = await _files_that_need_trust(request)
+    if request.body.trusted:
+        if request.body.digest != combined_digest(project.digest, files):
+            raise BadRequest("The project's files are not what was shown: look at them again.")
+        grant_trust(configuration, files, at=time.time())
+    else:
+        revoke_trust(configuration, files)
+    request.services.notify_settings_changed()
+    return await get_trust(request)
+
+
+async def _files_that_need_trust(request: Request) -> tuple[TrustableFile, ...]:
+    return await asyncio.to_thread(find_trustable_files, request.services.configuration.locations, os.environ)

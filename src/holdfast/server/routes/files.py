@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.domain.errors import BadRequest, Conflict, NotFound, SessionBusy, ToolError, UnknownRun
-from holdfast.domain.files import FileVersion, UndoAsk, UndoReport
+from holdfast.domain.files import FileVersion, UndoReport, UndoRequest
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.runs import Attachment
 from holdfast.protocol.attachment_types import LARGEST_FILE, kind_of
-from holdfast.protocol.bodies import FileNames
+from holdfast.protocol.bodies import FileList
 from holdfast.protocol.error_status import TooLarge
 from holdfast.server.http.request import Request
-from holdfast.workspace.files.open_files import locate, read_whole_file, status_of
+from holdfast.workspace.files.safe_open import locate, read_whole_file, status_of
 from holdfast.workspace.files.undo import last_change, recorded_path, undo
 from holdfast.workspace.search.search import Searcher, SearchScope
 
@@ -23,7 +23,8 @@ __all__ = ["list_files", "read_file", "undo_changes"]
 
 
 _SECONDS = 5.0
-_MOST = 20_000
+_MAX_FILES = 20_000
+_MAX_SESSIONS = 50
 
 
 class NoSuchFile(NotFound):
@@ -34,17 +35,17 @@ class FileTooLarge(TooLarge):
     """The file is larger than 5 MB: a prompt cannot take it along. Name it by its path, and the model looks into it."""
 
 
-async def list_files(request: Request) -> FileNames:
+async def list_files(request: Request) -> FileList:
     """Return the files that a search would cover, without ignored ones."""
     root = await asyncio.to_thread(os.path.realpath, request.workspace.path)
     environment = {"PATH": os.environ.get("PATH", os.defpath)}
     try:
         found = await Searcher(git=request.services.git).files(
-            SearchScope(root, root, environment, _SECONDS, _MOST), "**"
+            SearchScope(root, root, environment, _SECONDS, _MAX_FILES), "**"
         )
     except (OSError, ToolError):
         raise NotFound("The directory of the workspace cannot be read.") from None
-    return FileNames(found.paths, found.is_truncated or found.is_timed_out)
+    return FileList(found.paths, found.is_truncated or found.is_timed_out)
 
 
 async def read_file(request: Request) -> Attachment:
@@ -70,14 +71,9 @@ def _content(root: str, given: str) -> bytes:
         raise NoSuchFile from None
 
 
-# Handler that reverts the file changes of a session.
-
-_MOST_SESSIONS = 50
-
-
 async def undo_changes(request: Request) -> UndoReport:
     """Revert changes of a session or a run, or report what would be reverted."""
-    ask: UndoAsk = request.body
+    ask: UndoRequest = request.body
     workspace = request.workspace
     session, versions = await _history(request, ask)
     if not ask.dry_run and workspace.is_busy(session):
@@ -98,7 +94,7 @@ async def undo_changes(request: Request) -> UndoReport:
     )
 
 
-async def _history(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
+async def _history(request: Request, ask: UndoRequest) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the requested session and its file changes."""
     ledger = request.ledger
     if ask.session_id:
@@ -113,11 +109,11 @@ async def _history(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[
     return await _latest(request, ask)
 
 
-async def _latest(request: Request, ask: UndoAsk) -> tuple[SessionId, Sequence[FileVersion]]:
+async def _latest(request: Request, ask: UndoRequest) -> tuple[SessionId, Sequence[FileVersion]]:
     """Return the session with the most recent change, of the given file if any, that has not been reverted."""
     ledger = request.ledger
     best: tuple[int, SessionId, Sequence[FileVersion]] = (-1, SessionId(""), ())
-    for session in list(await ledger.sessions(request.workspace.id))[:_MOST_SESSIONS]:
+    for session in list(await ledger.sessions(request.workspace.id))[:_MAX_SESSIONS]:
         versions = await ledger.files(request.workspace.id, session.id)
         path = recorded_path(ask.path, versions, request.workspace.record.path) if ask.path else ""
         changed = last_change(versions, path)

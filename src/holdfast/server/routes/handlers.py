@@ -6,19 +6,20 @@ from types import ModuleType
 
 from holdfast.protocol.routes import ROUTES
 from holdfast.server.http.request import Handler
-from holdfast.server.routes import prompts, sessions, system, workspaces
+from holdfast.server.routes import system
 
 __all__ = ["HANDLERS"]
 
-_FIRST = (prompts, sessions, system, workspaces)
-_OTHERS = (
+_FIRST = ("routes.workspaces", "routes.sessions", "routes.prompts")
+"""Imported with the first request about a workspace."""
+_OTHER_MODULES = (
     "routes.approvals",
     "routes.commands",
     "routes.configuration",
     "routes.files",
-    "routes.jobs",
     "routes.lsp",
     "routes.mcp",
+    "routes.shell",
     "routes.web_login",
     "health.doctor",
 )
@@ -29,11 +30,13 @@ class _Handlers(Mapping[str, Handler]):
     def __init__(self) -> None:
         self._names = tuple(route.name for route in ROUTES if not route.streams)
         self._known: dict[str, Handler] = {}
-        self._learn(_FIRST)
+        self._add_modules([system])
 
     def __getitem__(self, name: str) -> Handler:
-        if name not in self._known:
-            self._learn(import_module(f"holdfast.server.{module}") for module in _OTHERS)
+        for modules in (_FIRST, _OTHER_MODULES):
+            if name in self._known:
+                break
+            self._add_modules(import_module(f"holdfast.server.{module}") for module in modules)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -42,7 +45,7 @@ class _Handlers(Mapping[str, Handler]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def _learn(self, modules: Iterable[ModuleType]) -> None:
+    def _add_modules(self, modules: Iterable[ModuleType]) -> None:
         for module in modules:
             for name in frozenset(self._names).intersection(module.__all__):
                 if self._known.setdefault(name, getattr(module, name)) is not getattr(module, name):

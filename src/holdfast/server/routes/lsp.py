@@ -1,4 +1,4 @@
-"""Handlers for language servers: state, diagnostics, start and stop."""
+"""Handlers for language servers: state, diagnostics, start and stop; and their health check."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from holdfast.domain.doctor import Finding
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
 from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.extensions.lsp.extension import LanguageServers
-from holdfast.protocol.extension_routes import LspLog, LspRestarted
+from holdfast.protocol.extension_routes import LspLog, LspRestartResponse
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import WorkspaceHandle
-from holdfast.workspace.files.open_files import locate
+from holdfast.workspace.files.safe_open import locate
 
 __all__ = ["check", "list_lsps", "lsp_diagnostics", "lsp_log", "restart_lsps", "start_lsps", "stop_lsps"]
 
@@ -46,10 +46,10 @@ async def start_lsps(request: Request) -> None:
     """Start the servers for a file in the background; events report their progress."""
     servers = _servers(request.handle)
     try:
-        place = await asyncio.to_thread(locate, request.workspace.path, request.body.path)
+        location = await asyncio.to_thread(locate, request.workspace.path, request.body.path)
     except ToolError as error:
         raise BadRequest(str(error)) from None
-    await servers.manager.check_in_background(place.path)
+    await servers.manager.check_in_background(location.path)
 
 
 async def stop_lsps(request: Request) -> None:
@@ -57,10 +57,10 @@ async def stop_lsps(request: Request) -> None:
     _servers(request.handle).stop()
 
 
-async def restart_lsps(request: Request) -> LspRestarted:
+async def restart_lsps(request: Request) -> LspRestartResponse:
     """Restart one language server or all."""
     try:
-        return LspRestarted(tuple(_servers(request.handle).manager.restart(request.body.name)))
+        return LspRestartResponse(tuple(_servers(request.handle).manager.restart(request.body.name)))
     except ToolError as error:
         raise NotFound(str(error)) from None
 
@@ -69,15 +69,12 @@ async def lsp_log(request: Request) -> LspLog:
     """Return the log of a language server."""
     if not (name := request.query.get("name")):
         raise BadRequest("name is required")
-    fleet = _servers(request.handle).manager
-    if (server := fleet.get(name)) is None:
+    server_manager = _servers(request.handle).manager
+    if (server := server_manager.get(name)) is None:
         raise NotFound("There is no language server of that name: look at the list for one.")
-    file = fleet.trace_path(name)
-    is_there = await asyncio.to_thread(file.exists)
-    return LspLog(name, server.log.text, str(file) if is_there else "")
-
-
-# For `holdfast doctor`
+    file = server_manager.trace_path(name)
+    is_file = await asyncio.to_thread(file.exists)
+    return LspLog(name, server.log.text, str(file) if is_file else "")
 
 
 async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
@@ -85,8 +82,8 @@ async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
     servers = _servers(handle)
     infos = servers.infos()
     faults = await servers.manager.launch_problems() if infos else {}
-    told = ((info, faults.get(info.name, "")) for info in infos.values())
-    found = [finding for info, fault in told if (finding := _finding(handle, info, fault)) is not None]
+    with_faults = ((info, faults.get(info.name, "")) for info in infos.values())
+    found = [finding for info, fault in with_faults if (finding := _finding(handle, info, fault)) is not None]
     if found or not infos:
         return found
     ready = sum(info.state == LspState.READY for info in infos.values())

@@ -1,4 +1,4 @@
-"""Handlers for MCP servers: state, prompts and resources, login."""
+"""Handlers for MCP servers: state, prompts and resources, login; and their health check."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import McpContents, McpInfo, McpLogin, McpPrompt
 from holdfast.extensions.mcp.extension import McpExtension
 from holdfast.protocol.error_status import UnknownWorkspace
-from holdfast.protocol.extension_routes import McpAuthUrl, McpDone, McpLog, McpText
+from holdfast.protocol.extension_routes import McpAuthUrl, McpEmptyResponse, McpLog, McpPromptText
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import NotAttached, WorkspaceHandle, client_id_of
@@ -36,7 +36,7 @@ __all__ = [
     "mcp_states",
 ]
 
-_PATIENCE = 15.0
+_START_TIMEOUT = 15.0
 """Seconds for which the health check waits for servers that are starting."""
 
 
@@ -65,29 +65,31 @@ async def mcp_pending_auth(request: Request) -> tuple[McpLogin, ...]:
     return _servers(request.handle).waiting_logins()
 
 
-async def _look(request: Request, what: "ListName") -> None:
+async def _refresh_list(request: Request, what: "ListName") -> None:
     (await _servers(request.handle).manager()).refresh_list(request.body.name, what)
 
 
 async def mcp_refresh_tools(request: Request) -> None:
     """Reload the tools of a server."""
-    await _look(request, "tools")
+    await _refresh_list(request, "tools")
 
 
 async def mcp_refresh_prompts(request: Request) -> None:
     """Reload the prompts of a server."""
-    await _look(request, "prompts")
+    await _refresh_list(request, "prompts")
 
 
 async def mcp_refresh_resources(request: Request) -> None:
     """Reload the resources of a server."""
-    await _look(request, "resources")
+    await _refresh_list(request, "resources")
 
 
-async def mcp_get_prompt(request: Request) -> McpText:
+async def mcp_get_prompt(request: Request) -> McpPromptText:
     """Return a prompt of a server, filled in with arguments."""
     body = request.body
-    return McpText(await (await _servers(request.handle).manager()).prompt(body.client_id, body.prompt_id, body.args))
+    return McpPromptText(
+        await (await _servers(request.handle).manager()).prompt(body.client_id, body.prompt_id, body.args)
+    )
 
 
 async def mcp_read_resource(request: Request) -> tuple[McpContents, ...]:
@@ -102,10 +104,10 @@ async def mcp_auth_url(request: Request) -> McpAuthUrl:
     return McpAuthUrl(_servers(request.handle).login_url(name))
 
 
-async def mcp_auth(request: Request) -> McpDone:
+async def mcp_auth(request: Request) -> McpEmptyResponse:
     """Log in to a server; returns when the login has been approved, and raises if it was refused."""
     await (await _servers(request.handle).manager()).log_in(request.body.name)
-    return McpDone()
+    return McpEmptyResponse()
 
 
 async def mcp_restart(request: Request) -> None:
@@ -139,13 +141,10 @@ async def mcp_docker_disable(_: Request) -> None:
     return None
 
 
-# For `holdfast doctor`
-
-
 async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Report servers that are not connected, with the line of their setting. Waits for servers that are starting."""
     servers = _servers(handle)
-    await servers.wait_attempts(_PATIENCE)
+    await servers.wait_attempts(_START_TIMEOUT)
     states = servers.states()
     found = [finding for info in states.values() if (finding := _finding(handle, info)) is not None]
     if found or not states:

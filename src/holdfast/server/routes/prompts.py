@@ -1,4 +1,4 @@
-"""Handlers for prompts, cancels and the prompt queue."""
+"""Handlers for prompts, cancels, the prompt queue and runs."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.engine.lifecycle import state_of
-from holdfast.protocol.bodies import Accepted, AgentInfo, Cancelled, ModelChoice
+from holdfast.protocol.bodies import AgentInfo, CancelledRuns, PromptAccepted, SelectedModel
 from holdfast.providers.scripted_model import TOUR
 from holdfast.server.http.request import Request
 from holdfast.server.routes.configuration import choice_of, facts_of
@@ -33,6 +33,7 @@ __all__ = [
     "summarize",
     "update_agent",
 ]
+_MAX_RUNS = 1_000
 
 
 class SummaryCancelled(Conflict):
@@ -46,9 +47,9 @@ async def agent_info(request: Request) -> AgentInfo:
         info = (await workspace.models.large()).info
     except ProviderError:
         # The reason is returned by `init_agent` and `send_prompt`.
-        nobody = ModelInfo("", "")
+        no_model = ModelInfo("", "")
         return AgentInfo(
-            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(nobody), model_cfg=ModelChoice("", "")
+            is_busy=workspace.is_busy(), is_ready=False, model=facts_of(no_model), model_cfg=SelectedModel("", "")
         )
     choice = choice_of(request.handle, "large", info)
     return AgentInfo(is_busy=workspace.is_busy(), is_ready=True, model=facts_of(info), model_cfg=choice)
@@ -64,7 +65,7 @@ async def update_agent(request: Request) -> None:
     await request.workspace.models.large()
 
 
-async def send_prompt(request: Request) -> Accepted:
+async def send_prompt(request: Request) -> PromptAccepted:
     """Accept a prompt. Without a usable model it is refused at once and nothing is stored."""
     model = await request.workspace.models.large()
     prompt = request.body.to_prompt()
@@ -76,7 +77,7 @@ async def send_prompt(request: Request) -> Accepted:
         brief = await request.services.extensions.expand_prompt(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
     run = await request.workspace.inputs.submit(prompt)
-    return Accepted(run.run_id, run.session_id, run.delivery, run.position)
+    return PromptAccepted(run.run_id, run.session_id, run.delivery, run.position)
 
 
 def _saved_choice(request: Request, info: ModelInfo) -> str:
@@ -85,8 +86,8 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
     """
     if (info.provider, info.model) != (TOUR.provider, TOUR.model):
         return ""
-    by_hand = request.services.configuration.settings_from_files("models").get("large", {})
-    if TOUR.provider == by_hand.get("provider") or TOUR.model == by_hand.get("model"):
+    from_files = request.services.configuration.settings_from_files("models").get("large", {})
+    if TOUR.provider == from_files.get("provider") or TOUR.model == from_files.get("model"):
         return ""
     return (
         "The built-in scripted model was chosen for this directory earlier, and is no model. Choose one with --model; "
@@ -99,14 +100,14 @@ async def agent_session(request: Request) -> Session:
     return with_live_state(request.manager, request.handle, await known(request))
 
 
-async def cancel_session(request: Request) -> Cancelled:
+async def cancel_session(request: Request) -> CancelledRuns:
     """Cancel the current run of a session and its queue."""
-    return Cancelled(await request.workspace.inputs.cancel(request.session, request.query.get("client_id", "")))
+    return CancelledRuns(await request.workspace.inputs.cancel(request.session, request.query.get("client_id", "")))
 
 
-async def clear_queue(request: Request) -> Cancelled:
+async def clear_queue(request: Request) -> CancelledRuns:
     """Cancel the queued prompts of a session."""
-    return Cancelled(await request.workspace.inputs.clear(request.session, request.query.get("client_id", "")))
+    return CancelledRuns(await request.workspace.inputs.clear(request.session, request.query.get("client_id", "")))
 
 
 async def count_queued(request: Request) -> int:
@@ -146,14 +147,9 @@ async def _end_of(run: RunId, subscription: Subscription) -> RunComplete | None:
     return None
 
 
-# Handlers for runs.
-
-_MOST = 1_000
-
-
 async def list_runs(request: Request) -> list[Run]:
     """Return runs, newest first. `limit` counts the returned runs, after the filter by state."""
-    limit = min(request.number("limit", 50), _MOST)
+    limit = min(request.number("limit", 50), _MAX_RUNS)
     session = SessionId(request.query["session_id"]) if request.query.get("session_id") else None
     before, state = request.number("before", 0), request.query.get("state")
     ledger = request.ledger
@@ -166,10 +162,10 @@ async def list_runs(request: Request) -> list[Run]:
         found = [run for run in unended if run.state == state and session in (None, run.session_id)]
         found = [run for run in found if not before or run.number < before]
         return sorted(found, key=lambda run: run.number, reverse=True)[:limit]
-    return await _ended(request, session, limit, before)
+    return await _ended_runs(request, session, limit, before)
 
 
-async def _ended(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
+async def _ended_runs(request: Request, session: SessionId | None, limit: int, before: int) -> list[Run]:
     found: list[Run] = []
     while len(found) < limit:
         page = await request.ledger.runs(request.workspace.id, session, limit, before)

@@ -1,4 +1,4 @@
-"""Handlers for sessions, their messages, and the files they changed and read."""
+"""Handlers for sessions, their messages, the files they changed and read, and their stored events."""
 
 import asyncio
 import re
@@ -7,20 +7,20 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.domain.deleted_session_events import event_subject
 from holdfast.domain.errors import BadRequest, ToolError, UnknownRun, UnknownSession
+from holdfast.domain.event_redaction import event_subject
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import MarkRead
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message, replace_surrogates
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.protocol.bodies import LoggedEvent, LogPage
+from holdfast.protocol.bodies import EventLogPage, LoggedEvent
 from holdfast.server.http.request import Request
 from holdfast.server.presence import attached
 from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
-from holdfast.workspace.files.open_files import locate
+from holdfast.workspace.files.safe_open import locate
 
 __all__ = [
     "create_session",
@@ -41,7 +41,11 @@ __all__ = [
 
 
 _OUTPUT = re.compile(r"/output/([0-9a-f]{8}-\d+-(?:out|err)\.txt)")
-_NEVER = "0001-01-01T00:00:00Z"
+_ZERO_TIME = "0001-01-01T00:00:00Z"
+_MAX_EVENTS = 1_000
+_MAX_EXAMINED = 5_000
+_MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""A response ends after this many bytes; the caller requests the next page."""
 
 
 def with_live_state(manager: WorkspaceManager, handle: WorkspaceHandle, session: Session) -> Session:
@@ -158,7 +162,7 @@ async def last_read(request: Request) -> str:
     path = await _real_path(request, request.query["path"])
     mark = await ledger.read_mark(request.workspace.id, SessionId(request.query["session_id"]), path)
     if mark is None:
-        return _NEVER
+        return _ZERO_TIME
     return datetime.fromtimestamp(mark.read_at / 1000, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -175,33 +179,25 @@ def _title(text: str) -> str:
     return " ".join(text.split()) or "New session"
 
 
-# Handler for stored events with their times, for timelines and replays.
-
-_MOST = 1_000
-_MOST_LOOKED_AT = 5_000
-_MOST_BYTES = 4 * 1024 * 1024
-"""A response ends after this many bytes; the caller requests the next page."""
-
-
 class _Plain(msgspec.Struct, frozen=True):
     type: str
     payload: msgspec.Raw
 
 
-async def read_log(request: Request) -> LogPage:
+async def read_log(request: Request) -> EventLogPage:
     """Return stored events, oldest first; for a run, those of its session from its acceptance to its end."""
     limit, session, run = (
         request.number("limit", 500),
         request.query.get("session_id", ""),
         request.query.get("run_id", ""),
     )
-    if not 0 < limit <= _MOST:
-        raise BadRequest(f"limit is from 1 to {_MOST}.")
+    if not 0 < limit <= _MAX_EVENTS:
+        raise BadRequest(f"limit is from 1 to {_MAX_EVENTS}.")
     ledger, cursor = request.ledger, request.number("after", 0)
     if run:
         asked = await _run(request, run)
         session, cursor = asked.session_id, max(cursor, asked.number - 1)
-    rows = await ledger.dated_events(request.workspace.id, cursor, _MOST_LOOKED_AT)
+    rows = await ledger.dated_events(request.workspace.id, cursor, _MAX_EXAMINED)
     found: list[LoggedEvent] = []
     size = 0
     for number, at, body in rows:
@@ -209,14 +205,14 @@ async def read_log(request: Request) -> LogPage:
         if session and event.session != session:
             cursor = number
             continue
-        if len(found) == limit or size > _MOST_BYTES:
-            return LogPage(tuple(found), cursor, more=True)
+        if len(found) == limit or size > _MAX_PAGE_BYTES:
+            return EventLogPage(tuple(found), cursor, more=True)
         plain = msgspec.json.decode(body, type=_Plain)
         found.append(LoggedEvent(number, at, plain.type, plain.payload))
         cursor, size = number, size + len(body)
         if run and event.type == "run_complete" and event.run == run:
-            return LogPage(tuple(found), cursor, more=False)
-    return LogPage(tuple(found), cursor, more=len(rows) == _MOST_LOOKED_AT)
+            return EventLogPage(tuple(found), cursor, more=False)
+    return EventLogPage(tuple(found), cursor, more=len(rows) == _MAX_EXAMINED)
 
 
 async def _run(request: Request, run: str) -> Run:

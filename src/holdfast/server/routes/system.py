@@ -1,4 +1,4 @@
-"""Handlers for the server itself: health, version, control, clients."""
+"""Handlers for the server itself: health, version, control, clients, statistics, metrics, API documentation."""
 
 import os
 import platform
@@ -15,6 +15,8 @@ from holdfast.server.presence import Retire, Stop, is_idle
 from holdfast.server.workspace_manager import client_id_of
 
 __all__ = ["all_stats", "control", "docs", "health", "metrics", "openapi", "retire_client", "stats", "version"]
+_FARTHEST = 14 * 60
+"""No time zone is further from UTC, in minutes."""
 
 
 async def health(request: Request) -> None:
@@ -38,7 +40,7 @@ async def control(request: Request) -> None:
     if command in ("shutdown", "shutdown_if_idle"):
         raise Conflict("This server stays: it is Holdfast's, and stops with its own command.")
     if command == "replace":
-        _give_way(request)
+        _stop_for_newer_client(request)
         return
     if command != "stop":
         raise BadRequest("unknown command: the only one is stop")
@@ -48,7 +50,7 @@ async def control(request: Request) -> None:
     request.manager.apply(Stop())
 
 
-def _give_way(request: Request) -> None:
+def _stop_for_newer_client(request: Request) -> None:
     """Stop so that a newer client can start its own version; only if a client started this server and it is idle."""
     presence = request.manager.presence
     if not presence.leaves_when_idle or not is_idle(presence):
@@ -64,12 +66,6 @@ async def retire_client(request: Request) -> None:
 async def openapi(_: Request) -> dict[str, Any]:
     """Return the OpenAPI document."""
     return document()
-
-
-# Handlers for statistics, metrics and the API documentation page.
-
-_FARTHEST = 14 * 60
-"""No time zone is further from UTC, in minutes."""
 
 
 async def docs(_: Request) -> str:

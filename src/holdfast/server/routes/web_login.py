@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from holdfast.domain.errors import Conflict
-from holdfast.protocol.bodies import PageGreeting, PagePass, WebLink
+from holdfast.protocol.bodies import PageChallenge, PageCredentials, WebLink
 from holdfast.server.http.request import Request
 
 if TYPE_CHECKING:
@@ -34,22 +34,22 @@ async def close_web(request: Request) -> None:
     request.web.close()
 
 
-async def enter_page(request: Request) -> PagePass:
+async def enter_page(request: Request) -> PageCredentials:
     """Exchange a code for a token."""
     return _sessions(request).exchange(request.body.code)
 
 
-async def greet_page(request: Request) -> PageGreeting:
+async def greet_page(request: Request) -> PageChallenge:
     """Return a challenge to a page that was admitted by an earlier server."""
     return _sessions(request).hello(request.body)
 
 
-async def return_page(request: Request) -> PagePass:
+async def return_page(request: Request) -> PageCredentials:
     """Return a new token for the proof of a returning page."""
     return _sessions(request).come_back(request.body)
 
 
-async def page_pass(request: Request) -> PagePass:
+async def page_pass(request: Request) -> PageCredentials:
     """Return a new token to a page that was reloaded and has lost its state."""
     if request.page is None:
         raise NoPort

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.server.http.request import Request
@@ -27,7 +27,7 @@ __all__ = [
     "snapshot",
 ]
 
-_MOST_PROBLEMS = 10
+_MAX_PROBLEMS = 10
 
 
 async def list_workspaces(request: Request) -> list[WorkspaceBody]:
@@ -110,7 +110,7 @@ async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
         config=await config_of(handle),
         channels=handle.channels,
         skills=tuple(msgspec.to_builtins(state) for state in handle.services.extensions.skills.states()),
-        problems=tuple(str(item) for item in problems_of(handle) if item.severity == "error")[:_MOST_PROBLEMS],
+        problems=tuple(str(item) for item in problems_of(handle) if item.severity == "error")[:_MAX_PROBLEMS],
     )
     # The environment may contain secrets: it is returned over the socket only.
     return msgspec.structs.replace(body, env=handle.env) if request.over_socket else body

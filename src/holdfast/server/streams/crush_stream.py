@@ -2,6 +2,9 @@
 
 A growing message is sent in full soon after it began to grow, and then only when it has grown by a tenth, so that the
 bytes sent stay within a small multiple of its length. Structural changes and the end of a message are sent at once.
+
+Crush clients show one dialog at a time: a permission request or a batch of questions is sent only when the previous
+one is closed.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,18 +30,18 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.message_delta import grow
+from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 
 __all__ = ["FIRST_SECONDS", "PAUSE_SECONDS", "CrushDialogs", "CrushStream"]
 
-
-# Permission requests and questions for clients that show one dialog at a time. Pure; time is an argument.
-
 PAUSE_SECONDS = 0.5
+FIRST_SECONDS = 0.033
+_MIN_GROWTH_SHARE = 10
+_UNSUPPORTED_NOTICES = ("retrying", "fallback", "re_authenticate")
 
 
-class _Line:
+class _DialogQueue:
     """Requests of one kind, oldest first. At most one of them has been sent and is open."""
 
     def __init__(self, pause: float, ready_at: float) -> None:
@@ -90,9 +93,10 @@ class CrushDialogs:
         """
         self._stale = [encode_event(event) for event in withdrawn if isinstance(event, PermissionNotificationEvent)]
         forms = [encode_event(event) for event in withdrawn if isinstance(event, QuestionNotificationEvent)]
+        # Crush shows one form at a time, so one notice closes it; the next form replaces it without a notice.
         self._stale += [] if questions else forms[:1]
-        self._permissions = _Line(0.0, now)
-        self._questions = _Line(PAUSE_SECONDS, now + pause)
+        self._permissions = _DialogQueue(0.0, now)
+        self._questions = _DialogQueue(PAUSE_SECONDS, now + pause)
         for ask in permissions:
             self._permissions.add(ask.id, encode_event(PermissionRequestEvent(Change("created", ask))))
         for batch in questions:
@@ -128,13 +132,6 @@ class CrushDialogs:
         return min(times, default=None)
 
 
-# The stream in the Crush form: complete messages instead of deltas. Pure; time is an argument.
-
-FIRST_SECONDS = 0.033
-_SHARE = 10
-_NOT_FOR_THEM = ("retrying", "fallback", "re_authenticate")
-
-
 class _Growing:
     """A message that is being streamed, and how much of it was sent."""
 
@@ -148,7 +145,7 @@ class _Growing:
     def add(self, growth: MessageDelta | MessagePart, now: float) -> None:
         self.growth.append(growth)
         self.size += len(growth.text) if isinstance(growth, MessageDelta) else 64
-        if self.due_at is None and self.size >= self.sent_size + self.sent_size // _SHARE:
+        if self.due_at is None and self.size >= self.sent_size + self.sent_size // _MIN_GROWTH_SHARE:
             self.due_at = now + FIRST_SECONDS
 
     def take(self) -> bytes:
@@ -162,16 +159,16 @@ class _Growing:
 class CrushStream:
     """Unfinished messages for one subscriber. Feed it every event and send the bodies that it returns.
 
-    `look_up` returns a message that was already being streamed when the subscriber connected.
+    `find_message` returns a message that was already being streamed when the subscriber connected.
     """
 
     def __init__(
         self,
-        look_up: Callable[[SessionId, MessageId], Message | None] = lambda _session, _message: None,
+        find_message: Callable[[SessionId, MessageId], Message | None] = lambda _session, _message: None,
         dialogs: CrushDialogs | None = None,
     ) -> None:
         self._growing: dict[MessageId, _Growing] = {}
-        self._look_up = look_up
+        self._find_message = find_message
         self._dialogs = dialogs or CrushDialogs()
 
     def feed(self, event: object, body: bytes, now: float) -> list[bytes]:
@@ -180,11 +177,13 @@ class CrushStream:
             case MessageDeltaEvent(payload=growth) | MessagePartEvent(payload=growth):
                 if (growing := self._growing.get(growth.message_id)) is not None:
                     growing.add(growth, now)
-                elif (found := self._look_up(growth.session_id, growth.message_id)) is not None:
-                    late = self._growing[found.id] = _Growing(found)
-                    late.due_at = now + FIRST_SECONDS
+                elif (found := self._find_message(growth.session_id, growth.message_id)) is not None:
+                    joined = self._growing[found.id] = _Growing(found)
+                    # The found message already contains this growth.
+                    joined.due_at = now + FIRST_SECONDS
                 return []
             case MessageEvent(change=Change(type=kind, object=message)):
+                # The stored message is complete up to this event and replaces the growth that is not sent yet.
                 self._growing.pop(message.id, None)
                 if kind != "deleted" and message.role == "assistant" and message.finish is None:
                     self._growing[message.id] = _Growing(message)
@@ -199,7 +198,7 @@ class CrushStream:
             case RunEvent() | ToolOutputEvent() | AttachedEvent() | RemovedEvent():
                 # Crush clients do not know these event types.
                 return []
-            case AgentEvent(change=Change(object=notice)) if notice.type in _NOT_FOR_THEM:
+            case AgentEvent(change=Change(object=notice)) if notice.type in _UNSUPPORTED_NOTICES:
                 # Crush clients treat a notice with an error as the end of the run. A failed run is reported separately.
                 return []
             case _:

@@ -20,40 +20,41 @@ from holdfast.server.workspace_manager import WorkspaceHandle, client_id_of
 from holdfast.tasks import TaskOwner
 
 __all__ = [
+    "CRUSH_WRITE_TIMEOUT",
     "HEARTBEAT_SECONDS",
-    "LONGEST_WAIT",
-    "SHORTEST_WAIT",
-    "WHOLE_WRITE_SECONDS",
+    "MAX_WAIT",
+    "MIN_WAIT",
     "WRITE_SECONDS",
     "WritePace",
     "stream",
 ]
 
 
-SHORTEST_WAIT = 0.002
-LONGEST_WAIT = 0.008
-_AT_ONCE = 16.0
-_LATE = 0.5
+MIN_WAIT = 0.002
+MAX_WAIT = 0.008
+_MAX_CREDIT = 16.0
+_LATE_SHARE = 0.5
 
 
 class WritePace:
     """Rate of one subscriber. Call `wait` before every write, and `waited` after the delay."""
 
     def __init__(self, now: float) -> None:
-        self._credit = _AT_ONCE
-        self._seen = now
-        self.pause = SHORTEST_WAIT
+        self._credit = _MAX_CREDIT
+        self._updated_at = now
+        self.pause = MIN_WAIT
         """Current minimum interval between writes."""
         self._due = now
 
     def wait(self, now: float) -> float:
         """Return the delay before the next write in seconds; 0 for none."""
-        self._credit = min(_AT_ONCE, self._credit + (now - self._seen) / self.pause)
-        self._seen = now
+        self._credit = min(_MAX_CREDIT, self._credit + (now - self._updated_at) / self.pause)
+        self._updated_at = now
         if self._credit >= 1:
             self._credit -= 1
             return 0.0
         # Align the delay with that of other subscribers: they then take the same frames, which are merged once.
+        # So short a remainder would not space the writes.
         seconds = self.pause - now % self.pause
         if seconds < self.pause / 4:
             seconds += self.pause
@@ -62,17 +63,18 @@ class WritePace:
 
     def waited(self, now: float) -> None:
         """Record the end of a delay. One that took much longer than requested indicates load."""
-        if now - self._due > self.pause * _LATE:
-            self.pause = min(LONGEST_WAIT, self.pause * 2)
+        if now - self._due > self.pause * _LATE_SHARE:
+            self.pause = min(MAX_WAIT, self.pause * 2)
         else:
-            self.pause = max(SHORTEST_WAIT, self.pause / 2)
-        self._seen = now
+            self.pause = max(MIN_WAIT, self.pause / 2)
+        self._updated_at = now
+        # The delay was the regular interval, so it earns no burst.
         self._credit = 0.0
 
 
 HEARTBEAT_SECONDS = 15.0
 WRITE_SECONDS = 30.0
-WHOLE_WRITE_SECONDS = 60.0
+CRUSH_WRITE_TIMEOUT = 60.0
 """Maximum duration of a write before its subscriber counts as stalled; longer for one that cannot resume."""
 
 _log = logging.getLogger("holdfast.server")
@@ -136,9 +138,11 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     since = request.number("since", -1)
     client = request.query.get("client_id")
     name = client_id_of(client) if client else None
+    # `since` selects the form: Crush clients do not send it. Deltas of the resumable form are merged by the frame
+    # cache, once for all subscribers.
     subscription = request.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
     approvals = request.workspace.approvals
-    form = None if since >= 0 else CrushStream(partial(_growing, request.handle), _dialogs(request))
+    form = None if since >= 0 else CrushStream(partial(_streaming_message, request.handle), _dialogs(request))
     exchange = request.exchange
     if exchange is not None:
         exchange.probe = HEARTBEAT if form is None else QUIET_HEARTBEAT
@@ -148,7 +152,9 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     except BaseException:
         subscription.close()
         raise
+    # Open requests expire only while no client is attached.
     approvals.client_attached()
+    # The stream itself only writes, so a task of its own waits for the disconnection.
     watcher = TaskOwner()
     watcher.start(_close_on_disconnect(receive, subscription), name="reader")
     try:
@@ -172,7 +178,7 @@ async def _close_on_disconnect(receive: Receive, subscription: Subscription) -> 
     subscription.close()
 
 
-def _growing(handle: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
+def _streaming_message(handle: WorkspaceHandle, session: SessionId, message: MessageId) -> Message | None:
     """Return a message that is being streamed, for a subscriber that connected in the middle of it."""
     return next((item for item in handle.workspace.open_messages(session) if item.id == message), None)
 
@@ -188,21 +194,21 @@ async def _send_all(
     subscription: Subscription, send: Send, exchange: RequestCycle | None, form: CrushStream | FrameCache
 ) -> None:
     """Send events numbered and resumable, or in the Crush form."""
-    is_whole = isinstance(form, CrushStream)
-    if is_whole and exchange is not None:
+    is_crush = isinstance(form, CrushStream)
+    if is_crush and exchange is not None:
         # A Crush client does not recover from a chunked body that breaks off, but handles the end of a connection.
         exchange.ends_with_connection = True
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-    headers.append((b"connection", b"close" if is_whole else b"keep-alive"))
+    headers.append((b"connection", b"close" if is_crush else b"keep-alive"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    writer = _Writer(send, exchange, WHOLE_WRITE_SECONDS if is_whole else WRITE_SECONDS)
+    writer = _Writer(send, exchange, CRUSH_WRITE_TIMEOUT if is_crush else WRITE_SECONDS)
     # Send the headers at once; a quiet workspace would otherwise delay them.
-    await writer.write(QUIET_HEARTBEAT if is_whole else HEARTBEAT)
+    await writer.write(QUIET_HEARTBEAT if is_crush else HEARTBEAT)
     try:
         await (
             _resumable(subscription, writer, form)
             if isinstance(form, FrameCache)
-            else _whole(subscription, writer, form)
+            else _send_crush_stream(subscription, writer, form)
         )
     except ReaderCut:
         _log.info("a reader fell too far behind and was cut; it can resume")
@@ -219,7 +225,7 @@ async def _resumable(subscription: Subscription, writer: _Writer, frame_cache: F
         writer.stop_beating()
 
 
-async def _whole(subscription: Subscription, writer: _Writer, form: CrushStream) -> None:
+async def _send_crush_stream(subscription: Subscription, writer: _Writer, form: CrushStream) -> None:
     """Send complete messages without numbers and hello events, as Crush clients expect."""
     loop = asyncio.get_running_loop()
     while True:
@@ -230,6 +236,7 @@ async def _whole(subscription: Subscription, writer: _Writer, form: CrushStream)
         try:
             async with asyncio.timeout(max(0.0, due - loop.time())):
                 frames = await subscription.take()
+            # An empty list is the end of the subscription; a timeout leaves the loop below with an empty tuple.
             if not frames:
                 return
         except TimeoutError:

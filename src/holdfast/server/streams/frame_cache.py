@@ -8,10 +8,10 @@ from holdfast.http11.sse import frame
 
 __all__ = ["FrameCache"]
 
-_FEW = 4
+_MERGE_THRESHOLD = 4
 """Up to this many frames are sent unmerged: a subscriber that takes so few keeps up."""
 
-_KEPT = 8
+_CACHE_SIZE = 8
 
 
 class FrameCache:
@@ -28,19 +28,20 @@ class FrameCache:
 
     def join(self, frames: Sequence[Frame]) -> bytes:
         """Return the frames as bytes, merged if there are many."""
-        if len(frames) <= _FEW:
+        if len(frames) <= _MERGE_THRESHOLD:
             return b"".join([frame(item.body, item.number) for item in frames])
         first, last = frames[0].index, frames[-1].index
         if not first or last - first + 1 != len(frames):
             # Some frames are for this subscriber only, or some are missing.
-            return _joined(frames)
+            return _encode_frames(frames)
         data = self._made.get((first, last))
         if data is None:
-            data = self._made[first, last] = _joined(frames)
-            if len(self._made) > _KEPT:
+            data = self._made[first, last] = _encode_frames(frames)
+            # Dicts keep insertion order, so the first key is the oldest.
+            if len(self._made) > _CACHE_SIZE:
                 del self._made[next(iter(self._made))]
         return data
 
 
-def _joined(frames: Sequence[Frame]) -> bytes:
+def _encode_frames(frames: Sequence[Frame]) -> bytes:
     return b"".join([frame(item.body, item.number) for item in merge_deltas(list(frames))])

@@ -1,4 +1,7 @@
-"""Prometheus metrics of the server: counters and current values. Imported only if the settings enable it."""
+"""Prometheus metrics of the server. Imported only if the settings enable it.
+
+`Metrics` derives counters from stored events and is pure; `ServerMetrics` adds current values of the server.
+"""
 
 import os
 import resource
@@ -24,11 +27,8 @@ from holdfast.server.workspace_manager import WorkspaceManager
 
 __all__ = ["Family", "Metrics", "ServerMetrics", "render"]
 
-
-# Prometheus counters, derived from events. Pure.
-
 _BOUNDS = (1, 5, 15, 60, 300, 900, 3600)
-_KEPT = 10_000
+_MAX_SESSIONS = 10_000
 """Number of sessions whose cost is remembered, so that only increases are counted."""
 
 Labels = tuple[tuple[str, str], ...]
@@ -55,13 +55,13 @@ def render(families: Iterable[Family]) -> str:
     for family in families:
         lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
         for (suffix, labels), value in family.values.items():
-            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+            shown = ",".join(f'{name}="{_escape_label(text)}"' for name, text in labels)
             number = f"{value:.0f}" if float(value).is_integer() else repr(float(value))
             lines.append(f"{family.name}{suffix}{f'{{{shown}}}' if shown else ''} {number}")
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -82,7 +82,7 @@ class Metrics:
         self._at_work: dict[RunId, tuple[float, int]] = {}
         """Start time and current step."""
 
-    def hear(self, _: str, event: DurableEvent, now: float) -> None:
+    def record(self, _: str, event: DurableEvent, now: float) -> None:
         """Count an event. `now` is in seconds, of any monotonic clock."""
         match event:
             case RunEvent(change=change) if change.type == "created":
@@ -94,36 +94,36 @@ class Metrics:
                 self._at_work[change.object.run_id] = since, change.object.step
             case RunCompleteEvent(change=end):
                 self._ended[end.object.outcome] += 1
-                self._took(now - self._at_work.pop(end.object.run_id, (now, 0))[0])
+                self._observe_duration(now - self._at_work.pop(end.object.run_id, (now, 0))[0])
             case MessageEvent(change=message):
-                self._said(message.type, message.object)
+                self._count_response(message.type, message.object)
             case SessionEvent(change=session) if session.type != "deleted" and not session.object.parent_session_id:
-                self._spent(session.object.id, session.object.cost, is_new=session.type == "created")
+                self._add_cost(session.object.id, session.object.cost, is_new=session.type == "created")
             case PermissionRequestEvent() | QuestionRequestEvent():
                 self._asks["permission" if isinstance(event, PermissionRequestEvent) else "question"] += 1
             case _:
                 pass
 
-    def _said(self, change: ChangeKind, message: Message) -> None:
+    def _count_response(self, change: ChangeKind, message: Message) -> None:
         if change == "updated" and message.role == "assistant" and message.finish is not None:
             self._answers[message.provider, message.model] += 1
         if change == "created":
             for result in message.tool_results:
                 self._tools[result.name, "error" if result.is_error else "ok"] += 1
 
-    def _took(self, seconds: float) -> None:
+    def _observe_duration(self, seconds: float) -> None:
         self._seconds += seconds
         place = next((index for index, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))
         self._buckets[place] += 1
 
-    def _spent(self, session: SessionId, cost: float, *, is_new: bool) -> None:
+    def _add_cost(self, session: SessionId, cost: float, *, is_new: bool) -> None:
         """Count the increase of a session's cost. Costs from before this server first saw the session are not
         counted.
         """
         known = 0.0 if is_new else self._costs.pop(session, cost)
         self._cost += max(0.0, cost - known)
         self._costs[session] = cost
-        while len(self._costs) > _KEPT:
+        while len(self._costs) > _MAX_SESSIONS:
             del self._costs[next(iter(self._costs))]
 
     def families(self) -> list[Family]:
@@ -137,28 +137,28 @@ class Metrics:
         outcomes = dict.fromkeys(("completed", "failed", "cancelled", "interrupted"), 0) | self._ended
         return [
             Family("runs_accepted_total", "counter", "Prompts that were accepted.").set(self._accepted),
-            _labelled("runs_ended_total", "Runs that have ended, by outcome.", ("outcome",), _single(outcomes)),
+            _counter_family(
+                "runs_ended_total", "Runs that have ended, by outcome.", ("outcome",), _with_one_label(outcomes)
+            ),
             took,
             Family("steps_total", "counter", "Steps of runs: times a model was asked.").set(self._steps),
-            _labelled("answers_total", "Answers of models.", ("provider", "model"), self._answers),
-            _labelled("tool_calls_total", "Calls of tools that have a result.", ("tool", "result"), self._tools),
-            _labelled("asks_total", "Times somebody was asked.", ("kind",), _single(self._asks)),
+            _counter_family("answers_total", "Answers of models.", ("provider", "model"), self._answers),
+            _counter_family("tool_calls_total", "Calls of tools that have a result.", ("tool", "result"), self._tools),
+            _counter_family("asks_total", "Times somebody was asked.", ("kind",), _with_one_label(self._asks)),
             Family("cost_dollars_total", "counter", "What answers cost.").set(self._cost),
         ]
 
 
-def _single(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+def _with_one_label(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
     return {(name,): value for name, value in values.items()}
 
 
-def _labelled(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Family:
+def _counter_family(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Family:
     family = Family(name, "counter", text)
     for names, value in sorted(values.items()):
         family.set(value, **dict(zip(labels, names, strict=True)))
     return family
 
-
-# Prometheus metrics of the server: counters and current values. Imported only if the settings enable it.
 
 _STARTED = time.time()
 

@@ -16,15 +16,17 @@ from holdfast.domain.doctor import Finding
 from holdfast.domain.events import DurableEvent, LiveEvent
 from holdfast.domain.ledger import Entry
 from holdfast.domain.settings import Options
-from holdfast.engine.ports import Outlet
+
+if TYPE_CHECKING:
+    from holdfast.engine.ports import Outlet
 
 if TYPE_CHECKING:
     from holdfast.server.telemetry.metrics import ServerMetrics
     from holdfast.server.telemetry.spans import Telemetry
 
-__all__ = ["Ear", "Observers", "own_options"]
+__all__ = ["Observer", "Observers", "own_options"]
 
-Ear: TypeAlias = Callable[[str, DurableEvent, float], None]
+Observer: TypeAlias = Callable[[str, DurableEvent, float], None]
 """Receives the directory of a workspace, an event, and its time. Must not block."""
 
 _log = logging.getLogger("holdfast.server")
@@ -33,8 +35,8 @@ _log = logging.getLogger("holdfast.server")
 def own_options(data_dir: Path) -> Options:
     """Return the options of the server's owner. Project settings do not apply, trusted or not."""
     places = locate_settings(str(data_dir), os.environ, data_dir=str(data_dir))
-    mine = tuple(source for source in places.sources if source.kind != "project")
-    return Configuration(msgspec.structs.replace(places, sources=mine), os.environ).settings.options
+    own_sources = tuple(source for source in places.sources if source.kind != "project")
+    return Configuration(msgspec.structs.replace(places, sources=own_sources), os.environ).settings.options
 
 
 class Observers:
@@ -48,16 +50,16 @@ class Observers:
             self.metrics = import_module("holdfast.server.telemetry.metrics").ServerMetrics()
         if options.telemetry:
             self.telemetry = import_module("holdfast.server.telemetry.spans").Telemetry(options.telemetry)
-        self._ears: list[Ear] = []
+        self._observers: list[Observer] = []
         if self.metrics is not None:
-            self._ears.append(self.metrics.hear)
+            self._observers.append(self.metrics.record)
         if self.telemetry is not None:
-            self._ears.append(self.telemetry.hear)
+            self._observers.append(self.telemetry.record)
 
     @property
     def observe(self) -> "Callable[[str, Outlet], Outlet] | None":
         """Returns a function that wraps the outlet of a workspace; None without observers."""
-        return (lambda path, outlet: _Heard(path, outlet, self._ears)) if self._ears else None
+        return (lambda path, outlet: _ObservedOutlet(path, outlet, self._observers)) if self._observers else None
 
     def problems(self) -> tuple[Finding, ...]:
         """Return why spans that are enabled are not sent."""
@@ -70,13 +72,13 @@ class Observers:
             self.telemetry.close()
 
 
-class _Heard:
+class _ObservedOutlet:
     """An outlet that also passes durable events to the observers."""
 
-    def __init__(self, path: str, outlet: Outlet, ears: list[Ear]) -> None:
+    def __init__(self, path: str, outlet: "Outlet", receivers: list[Observer]) -> None:
         self._path = path
         self._outlet = outlet
-        self._ears = ears
+        self._observers = receivers
 
     def publish(self, entries: Iterable[Entry]) -> None:
         """Publish entries, then pass them to the observers."""
@@ -84,9 +86,9 @@ class _Heard:
         self._outlet.publish(kept)
         now = time.time()
         for entry in kept:
-            for ear in self._ears:
+            for notify_observer in self._observers:
                 try:
-                    ear(self._path, entry.event, now)
+                    notify_observer(self._path, entry.event, now)
                 except Exception:
                     # An observer that fails must not affect the run.
                     _log.exception("an event could not be counted")

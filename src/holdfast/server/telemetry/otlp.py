@@ -13,7 +13,7 @@ from holdfast.server.telemetry.spans import Span
 __all__ = ["Collector"]
 
 _FAREWELL_MS = 2_000
-_PATIENCE = 5
+_REQUEST_TIMEOUT = 5
 _OPERATIONS = {"run": "invoke_agent", "step": "chat", "tool": "execute_tool"}
 
 
@@ -25,7 +25,9 @@ class Collector:
         address = address if address.endswith("/v1/traces") else f"{address}/v1/traces"
         about = Resource.create({"service.name": "holdfast", "service.version": __version__})
         self._provider = TracerProvider(resource=about)
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=address, timeout=_PATIENCE)))
+        self._provider.add_span_processor(
+            BatchSpanProcessor(OTLPSpanExporter(endpoint=address, timeout=_REQUEST_TIMEOUT))
+        )
         self._tracer = self._provider.get_tracer("holdfast", __version__)
         self._begun: dict[int, tuple[Span, Begun]] = {}
         """OpenTelemetry spans that are open because a child has ended."""

@@ -2,6 +2,8 @@
 
 Requests that another site can make a browser send are refused here: another name for this host, another origin, a
 cross-site request that is not a navigation. There are no cookies, so no request is authenticated implicitly.
+
+The pages that are logged in are saved in a file, so that the next server admits them again.
 """
 
 import gzip
@@ -18,7 +20,7 @@ import msgspec
 
 from holdfast.atomic_files import FileUnwritable, replace_private_file
 from holdfast.domain.errors import BadRequest
-from holdfast.protocol.bodies import PageGreeting, PageHello, PagePass, PageReturn, WebLink
+from holdfast.protocol.bodies import PageChallenge, PageChallengeRequest, PageCredentials, PageProof, WebLink
 from holdfast.server.http.connection import Asgi, Receive, Scope, Send
 from holdfast.server.http.listen import may_be_our_own
 from holdfast.server.http.token_auth import host_of, is_json, repeated_header
@@ -50,7 +52,7 @@ POLICY = (
 )
 """Only resources of this server are executed, shown or requested; text is never parsed as HTML."""
 
-_SAFE = (
+_SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
@@ -62,11 +64,14 @@ _KINDS = {
     ".woff2": b"font/woff2", ".webmanifest": b"application/manifest+json", ".json": b"application/json",
     ".txt": b"text/plain; charset=utf-8",
 }  # fmt: skip
-_SMALLEST_PACKED = 1024
-_UNASKED = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/return"})
+_MIN_COMPRESSED = 1024
+_PUBLIC_PATHS = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/return"})
 """Requests of a page that has no token yet."""
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
+HOST = "127.0.0.1"
+_BETWEEN_NOTES = 600.0
+_log = logging.getLogger("holdfast.server")
 
 
 class StaticFile(msgspec.Struct, frozen=True):
@@ -79,19 +84,19 @@ class StaticFile(msgspec.Struct, frozen=True):
 
 def read_files(place: Path) -> dict[bytes, StaticFile]:
     """Return the static files by request path. Reads and compresses every file: do not call it in the event loop."""
-    files = {b"/" + str(path.relative_to(place)).encode(): _file(path) for path in _all(place)}
+    files = {b"/" + str(path.relative_to(place)).encode(): _file(path) for path in _list_files(place)}
     if b"/index.html" in files:
         files[b"/"] = files.pop(b"/index.html")
     return files
 
 
-def _all(place: Path) -> Iterator[Path]:
+def _list_files(place: Path) -> Iterator[Path]:
     return (path for path in sorted(place.rglob("*")) if path.is_file() and path.suffix in _KINDS)
 
 
 def _file(path: Path) -> StaticFile:
     body = path.read_bytes()
-    headers = [(b"content-type", _KINDS[path.suffix]), *_SAFE]
+    headers = [(b"content-type", _KINDS[path.suffix]), *_SECURITY_HEADERS]
     if path.suffix == ".html":
         headers += [(b"content-security-policy", POLICY.encode()), (b"cache-control", b"no-store")]
     elif path.parent.name == "assets":
@@ -99,7 +104,7 @@ def _file(path: Path) -> StaticFile:
         headers.append((b"cache-control", b"public, max-age=31536000, immutable"))
     else:
         headers.append((b"cache-control", b"no-cache"))
-    packed = gzip.compress(body, 9, mtime=0) if len(body) >= _SMALLEST_PACKED else None
+    packed = gzip.compress(body, 9, mtime=0) if len(body) >= _MIN_COMPRESSED else None
     return StaticFile(tuple(headers), body, packed)
 
 
@@ -127,23 +132,23 @@ class WebApp:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         refusal = self._refusal(scope, headers)
         if refusal is not None:
-            await _say(send, *refusal)
+            await _send_error(send, *refusal)
             return
         path: bytes = scope["raw_path"]
         is_read = scope["method"] in ("GET", "HEAD")
         file = self._files.get(path) if is_read else None
         if file is not None:
             await _send_file(send, file, headers)
-        elif path in _UNASKED and scope["method"] == "POST":
+        elif path in _PUBLIC_PATHS and scope["method"] == "POST":
             # Other users of the machine can read a link on the command line of a browser.
             if may_be_our_own(scope["client"], self.port):
                 await self._application(scope, receive, send)
             else:
-                await _say(send, 403, b"This page belongs to another user of this machine.")
+                await _send_error(send, 403, b"This page belongs to another user of this machine.")
         elif path == b"/" and is_read:
-            await _say(send, 404, b"This copy of Holdfast was made without its page: install a released one.")
+            await _send_error(send, 404, b"This copy of Holdfast was made without its page: install a released one.")
         else:
-            await self._let_in(headers, scope, receive, send)
+            await self._authorize(headers, scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
         """Return status and message for a request that our page would not send, else None."""
@@ -163,12 +168,12 @@ class WebApp:
             return 415, b"Send application/json."
         return None
 
-    async def _let_in(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
+    async def _authorize(self, headers: Mapping[bytes, bytes], scope: Scope, receive: Receive, send: Send) -> None:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         token = given.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
         self.auth, page = web_auth.admit(self.auth, web_auth.digest(token), self._clock())
         if page is None:
-            await _say(send, 401, b"Run holdfast web for a new link: this page is not known here.")
+            await _send_error(send, 401, b"Run holdfast web for a new link: this page is not known here.")
             return
         scope["page"] = page
         self._on_use()
@@ -187,8 +192,8 @@ async def _send_file(send: Send, file: StaticFile, asked: Mapping[bytes, bytes])
         await _send(send, 200, headers, file.body)
 
 
-async def _say(send: Send, status: int, sentence: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *_SAFE]
+async def _send_error(send: Send, status: int, sentence: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *_SECURITY_HEADERS]
     await _send(send, status, headers, b'{"message":"' + sentence + b'"}\n')
 
 
@@ -196,13 +201,6 @@ async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
     headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-# Sessions of web pages on an open port, and the file that preserves them for the next server.
-
-HOST = "127.0.0.1"
-_BETWEEN_NOTES = 600.0
-_log = logging.getLogger("holdfast.server")
 
 
 class CodeRefused(BadRequest):
@@ -239,40 +237,40 @@ class WebSessions:
         app.auth = web_auth.mint(app.auth, web_auth.digest(code), env, self._clock())
         return WebLink(f"http://{HOST}:{app.port}/", code, int(web_auth.CODE_SECONDS))
 
-    def exchange(self, code: str) -> PagePass:
+    def exchange(self, code: str) -> PageCredentials:
         """Admit a page with a code. Raises `CodeRefused`."""
         app, token = self.app, secrets.token_urlsafe(32)
         fresh = web_auth.Page(secrets.token_hex(16), secrets.token_urlsafe(32), 0.0, web_auth.digest(token))
         app.auth, page = web_auth.exchange(app.auth, web_auth.digest(code), fresh, self._clock())
         if page is None:
             raise CodeRefused
-        return self._pass(page, token)
+        return self._credentials(page, token)
 
-    def hello(self, asked: PageHello) -> PageGreeting:
+    def hello(self, asked: PageChallengeRequest) -> PageChallenge:
         """Return a challenge and the server's own proof. Raises `NoPage`."""
         app, ours = self.app, secrets.token_hex(16)
         app.auth, page = web_auth.hello(app.auth, asked.page, asked.nonce, ours, self._clock())
         if page is None:
             raise NoPage
-        return PageGreeting(ours, web_auth.proof(page.key, "server", app.port, asked.nonce, ours))
+        return PageChallenge(ours, web_auth.proof(page.key, "server", app.port, asked.nonce, ours))
 
-    def come_back(self, asked: PageReturn) -> PagePass:
+    def come_back(self, asked: PageProof) -> PageCredentials:
         """Admit a returning page with its proof. Raises `NoPage`."""
         app, token, now = self.app, secrets.token_urlsafe(32), self._clock()
         app.auth, page = web_auth.come_back(app.auth, asked.page, asked.proof, app.port, web_auth.digest(token), now)
         if page is None:
             raise NoPage
-        return self._pass(page, token)
+        return self._credentials(page, token)
 
-    def renew(self, page: web_auth.Page) -> PagePass:
+    def renew(self, page: web_auth.Page) -> PageCredentials:
         """Return a new token and the credentials to return with. The old token ends."""
         app, token = self.app, secrets.token_urlsafe(32)
         app.auth = web_auth.renew(app.auth, page.id, web_auth.digest(token))
-        return self._pass(page, token)
+        return self._credentials(page, token)
 
-    def _pass(self, page: web_auth.Page, token: str) -> PagePass:
+    def _credentials(self, page: web_auth.Page, token: str) -> PageCredentials:
         self._write_note()
-        return PagePass(token, page.id, page.key)
+        return PageCredentials(token, page.id, page.key)
 
     def _use(self) -> None:
         """Write the file from time to time, so that it reflects which pages are still in use."""

@@ -10,7 +10,7 @@ The rules, which are also the tests:
     challenge, once, for `CHALLENGE_SECONDS`, and a new token for the correct proof. The server has first proved that
     it has the key, too: another process that uses its port in the meantime learns nothing of use.
 5.  A proof is valid for one port: a challenge that was fetched from another port is of no use here.
-6.  There are never more than `MOST_CODES`, `MOST_PAGES` and, for each page, one challenge. The oldest is removed first.
+6.  There are never more than `MAX_CODES`, `MAX_PAGES` and, for each page, one challenge. The oldest is removed first.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from msgspec.structs import replace
 __all__ = [
     "CHALLENGE_SECONDS",
     "CODE_SECONDS",
-    "MOST_CODES",
-    "MOST_PAGES",
+    "MAX_CODES",
+    "MAX_PAGES",
     "PAGE_SECONDS",
     "Challenge",
     "LoginCode",
@@ -49,8 +49,8 @@ __all__ = [
 CODE_SECONDS = 60.0
 CHALLENGE_SECONDS = 30.0
 PAGE_SECONDS = 12 * 3600.0
-MOST_CODES = 16
-MOST_PAGES = 64
+MAX_CODES = 16
+MAX_PAGES = 64
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -97,32 +97,32 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-def proof(key: str, who: str, port: int, theirs: str, ours: str) -> str:
-    """Return the proof that `who`, "server" or "page", has the key, for this port and these two nonces only."""
-    said = f"{who}\n{port}\n{theirs}\n{ours}"
-    return hmac.new(key.encode(), said.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+def proof(key: str, prover: str, port: int, theirs: str, ours: str) -> str:
+    """Return the proof that `prover`, "server" or "page", has the key, for this port and these two nonces only."""
+    message = f"{prover}\n{port}\n{theirs}\n{ours}"
+    return hmac.new(key.encode(), message.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
 def mint(state: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
     """Add a new code, given as its digest."""
-    state = _tidied(state, now)
-    return replace(state, codes=_last({**state.codes, code: LoginCode(now + CODE_SECONDS, env)}, MOST_CODES))
+    state = _without_expired(state, now)
+    return replace(state, codes=_last({**state.codes, code: LoginCode(now + CODE_SECONDS, env)}, MAX_CODES))
 
 
 def exchange(state: WebAuthState, code: bytes, fresh: Page, now: float) -> tuple[WebAuthState, Page | None]:
     """Admit the page `fresh` if the code is valid."""
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     found = state.codes.get(code)
     if found is None:
         return state, None
     page = replace(fresh, env=found.env, seen=now)
     state = replace(state, codes={name: item for name, item in state.codes.items() if name != code})
-    return _with(state, page), page
+    return _with_page(state, page), page
 
 
 def admit(state: WebAuthState, token: bytes, now: float) -> tuple[WebAuthState, Page | None]:
     """Begin a request with this token. `leave` ends it."""
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     found = next((page for page in state.pages.values() if page.token and page.token == token), None)
     if found is None:
         return state, None
@@ -146,7 +146,7 @@ def leave(state: WebAuthState, page: str, now: float) -> WebAuthState:
 
 def hello(state: WebAuthState, page: str, theirs: str, ours: str, now: float) -> tuple[WebAuthState, Page | None]:
     """Begin the return of a page: store the challenge `ours`, which replaces an earlier one."""
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     found = state.pages.get(page)
     if found is None:
         return state, None
@@ -155,18 +155,18 @@ def hello(state: WebAuthState, page: str, theirs: str, ours: str, now: float) ->
 
 
 def come_back(
-    state: WebAuthState, page: str, given: str, port: int, token: bytes, now: float
+    state: WebAuthState, page: str, sent_proof: str, port: int, token: bytes, now: float
 ) -> tuple[WebAuthState, Page | None]:
     """Verify the proof for the challenge of `hello` and replace the token. Any proof, correct or not, uses up the
     challenge.
     """
-    state = _tidied(state, now)
+    state = _without_expired(state, now)
     challenge, found = state.challenges.get(page), state.pages.get(page)
     if challenge is None or found is None:
         return state, None
     state = replace(state, challenges={name: item for name, item in state.challenges.items() if name != page})
     right = proof(found.key, "page", port, challenge.theirs, challenge.ours)
-    if not hmac.compare_digest(right.encode(), given.encode("utf-8", "surrogatepass")):
+    if not hmac.compare_digest(right.encode(), sent_proof.encode("utf-8", "surrogatepass")):
         return state, None
     back = replace(found, token=token, seen=now)
     return replace(state, pages={**state.pages, page: back}), back
@@ -180,19 +180,19 @@ def remembered(state: WebAuthState, now: float) -> tuple[Page, ...]:
 def recall(pages: Iterable[Page], now: float) -> WebAuthState:
     """Return the initial state of a new server. A page that was seen in the future counts as seen now."""
     known = sorted((Page(page.id, page.key, min(page.seen, now)) for page in pages), key=lambda page: page.seen)
-    return _tidied(WebAuthState(pages=_last({page.id: page for page in known}, MOST_PAGES)), now)
+    return _without_expired(WebAuthState(pages=_last({page.id: page for page in known}, MAX_PAGES)), now)
 
 
-def _with(state: WebAuthState, page: Page) -> WebAuthState:
+def _with_page(state: WebAuthState, page: Page) -> WebAuthState:
     pages = {**state.pages, page.id: page}
-    if len(pages) > MOST_PAGES:
+    if len(pages) > MAX_PAGES:
         del pages[min(state.pages.values(), key=lambda other: (other.visits > 0, other.seen)).id]
-    return _without_strangers(replace(state, pages=pages))
+    return _without_unknown_pages(replace(state, pages=pages))
 
 
-def _tidied(state: WebAuthState, now: float) -> WebAuthState:
+def _without_expired(state: WebAuthState, now: float) -> WebAuthState:
     """Remove expired codes, pages and challenges."""
-    return _without_strangers(
+    return _without_unknown_pages(
         WebAuthState(
             {name: code for name, code in state.codes.items() if now < code.until},
             {name: page for name, page in state.pages.items() if page.visits or now < page.seen + PAGE_SECONDS},
@@ -201,7 +201,7 @@ def _tidied(state: WebAuthState, now: float) -> WebAuthState:
     )
 
 
-def _without_strangers(state: WebAuthState) -> WebAuthState:
+def _without_unknown_pages(state: WebAuthState) -> WebAuthState:
     return replace(state, challenges={name: item for name, item in state.challenges.items() if name in state.pages})
 
 

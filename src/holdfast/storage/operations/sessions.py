@@ -4,7 +4,7 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast.domain.deleted_session_events import redact_session
+from holdfast.domain.event_redaction import redact_session
 from holdfast.domain.events import Change, FileEvent, SessionEvent
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import SessionId

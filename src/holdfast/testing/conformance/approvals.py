@@ -73,7 +73,7 @@ async def the_first_stored_answer_closes_a_request(subject: Subject) -> None:
     assert isinstance(granted, PermissionNotificationEvent)
     assert await owner.refused(CloseRequest(granted)) == "already_closed"
     await owner.do(Announce(asked), Announce(EVENTS[1]))
-    answers = await owner.batch(Write((CloseRequest(granted),)), Write((CloseRequest(_denied()),)))
+    answers = await owner.batch(Write((CloseRequest(granted),)), Write((CloseRequest(_denial_event()),)))
     assert [isinstance(answer, Receipt) for answer in answers] == [True, False]
     assert [event for _, event in await owner.events()][-1] == granted
     await subject.crash()
@@ -90,12 +90,12 @@ async def an_open_request_can_be_answered_after_a_crash(subject: Subject) -> Non
     await owner.do(Announce(EVENTS[0]))
     await subject.crash()
     owner = await WorkspaceOwner.open(subject.ledger)
-    await owner.do(CloseRequest(_denied()))
+    await owner.do(CloseRequest(_denial_event()))
     await owner.do(Announce(EVENTS[0]), DeleteSession(SESSION))
-    assert await owner.refused(CloseRequest(_denied())) == "already_closed"
+    assert await owner.refused(CloseRequest(_denial_event())) == "already_closed"
 
 
-def _denied() -> PermissionNotificationEvent:
+def _denial_event() -> PermissionNotificationEvent:
     return PermissionNotificationEvent(
         Change("created", PermissionNotification(CALL, granted=False, denied=True, id="p", session_id=SESSION))
     )

@@ -20,11 +20,11 @@ __all__ = ["CHECKS"]
 SESSION = SessionId("s")
 
 
-def _covered(receipt: Receipt) -> list[str]:
+def _cancelled_runs(receipt: Receipt) -> list[str]:
     return [item.run_id for item in receipt.runs]
 
 
-def _said(receipt: Receipt) -> list[str]:
+def _cancel_events(receipt: Receipt) -> list[str]:
     events = [entry.event for entry in receipt.entries]
     assert all(isinstance(event, RunEvent) and event.change.type == "updated" for event in events)
     return [event.change.object.run_id for event in events if isinstance(event, RunEvent)]
@@ -44,7 +44,7 @@ async def _busy(subject: Subject) -> WorkspaceOwner:
 async def a_cancel_covers_every_run_of_the_session_that_has_not_ended(subject: Subject) -> None:
     owner = await _busy(subject)
     receipt = await owner.do(CancelSession(SESSION, "ada"))
-    assert _covered(receipt) == _said(receipt) == ["active", "folded", "w1", "w2"]
+    assert _cancelled_runs(receipt) == _cancel_events(receipt) == ["active", "folded", "w1", "w2"]
     assert all(item.cancel_requested and item.cancelled_by == "ada" for item in receipt.runs)
     assert [item.state for item in receipt.runs] == ["cancelling", "folded", "waiting", "waiting"]
     assert not (await owner.get("elsewhere")).cancel_requested
@@ -55,15 +55,15 @@ async def cancelled_runs_are_listed_in_the_order_of_the_queue(subject: Subject) 
     owner = await _busy(subject)
     await owner.do(Reorder((RunId("w2"), RunId("w1")), RunId("w2")))
     receipt = await owner.do(CancelSession(SESSION))
-    assert _covered(receipt) == _said(receipt) == ["active", "folded", "w2", "w1"]
+    assert _cancelled_runs(receipt) == _cancel_events(receipt) == ["active", "folded", "w2", "w1"]
 
 
 async def a_mark_is_set_and_said_once(subject: Subject) -> None:
     owner = await _busy(subject)
     await owner.do(CancelRun(RunId("w1"), "ada"))
     receipt = await owner.do(CancelSession(SESSION, "bob"))
-    assert _covered(receipt) == ["active", "folded", "w1", "w2"]
-    assert _said(receipt) == ["active", "folded", "w2"]
+    assert _cancelled_runs(receipt) == ["active", "folded", "w1", "w2"]
+    assert _cancel_events(receipt) == ["active", "folded", "w2"]
     assert [item.cancelled_by for item in receipt.runs] == ["bob", "bob", "ada", "bob"]
     again = await owner.do(CancelSession(SESSION, "eve"))
     assert (again.entries, again.runs) == ((), receipt.runs)
@@ -81,7 +81,7 @@ async def a_cancel_of_an_idle_session_writes_nothing(subject: Subject) -> None:
 async def one_run_is_cancelled_alone(subject: Subject) -> None:
     owner = await _busy(subject)
     receipt = await owner.do(CancelRun(RunId("active"), "ada"))
-    assert _covered(receipt) == _said(receipt) == ["active"]
+    assert _cancelled_runs(receipt) == _cancel_events(receipt) == ["active"]
     assert (await owner.get("active")).state == "cancelling"
     assert not (await owner.get("w1")).cancel_requested
 
@@ -101,9 +101,9 @@ async def cancelling_an_unknown_run_is_refused(subject: Subject) -> None:
 async def clearing_the_queue_spares_what_runs_and_what_is_kept(subject: Subject) -> None:
     owner = await _busy(subject)
     receipt = await owner.do(ClearQueue(SESSION, keep=(RunId("w1"),), by="ada"))
-    assert _covered(receipt) == _said(receipt) == ["w2"]
+    assert _cancelled_runs(receipt) == _cancel_events(receipt) == ["w2"]
     again = await owner.do(ClearQueue(SESSION, by="bob"))
-    assert (_covered(again), _said(again)) == (["w1", "w2"], ["w1"])
+    assert (_cancelled_runs(again), _cancel_events(again)) == (["w1", "w2"], ["w1"])
     assert [item.cancelled_by for item in again.runs] == ["bob", "ada"]
 
 

@@ -22,7 +22,7 @@ from holdfast.domain.ledger import (
     StartRun,
     Write,
 )
-from holdfast.domain.runs import Attachment, Brief
+from holdfast.domain.runs import Attachment, PromptExpansion
 from holdfast.domain.sessions import SessionPatch
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message, run, session
 
@@ -182,7 +182,7 @@ async def what_was_admitted_comes_back_whole(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     files = (Attachment(b"\x00\xff", "/a/b.bin", "b.bin", "application/octet-stream"), Attachment(b"", "", "", ""))
     long = run("r1", prompt="é" * 50_000)
-    brief = Brief("what it stands for", "review", "small", ("bash(git *)",))
+    brief = PromptExpansion("what it stands for", "review", "small", ("bash(git *)",))
     (admitted,) = (await owner.do(Admit(long, b"\x01\x02", files, brief))).runs
     await owner.do(StartRun(RunId("r1"), 7))
     record = await subject.ledger.run(owner.id, RunId("r1"))

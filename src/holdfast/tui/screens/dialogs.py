@@ -10,8 +10,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
-from holdfast.domain.extensions import CommandNote
-from holdfast.tui.key_sequences import key_hints
+from holdfast.domain.extensions import CommandInfo
+from holdfast.tui.key_hints import key_hints
 
 __all__ = ["AutoApprove", "Confirm", "Dialog", "Form", "TextInput"]
 
@@ -65,7 +65,7 @@ class TextInput(Dialog[str | None]):
             yield Label(key_hints(("enter", "save"), ("esc", "cancel")), classes="dialog-hint")
 
     @on(Input.Submitted)
-    def _done(self, event: Input.Submitted) -> None:
+    def _submit(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip() or None)
 
     def action_leave(self) -> None:
@@ -160,7 +160,7 @@ class Form(Dialog[dict[str, str] | None]):
     GROWS = "#fields"
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "Close")]
 
-    def __init__(self, note: CommandNote) -> None:
+    def __init__(self, note: CommandInfo) -> None:
         super().__init__()
         self._note = note
 

@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Label, Static
 
-from holdfast.tui.key_sequences import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.dialogs import Dialog
 
 _WIDE = 115
@@ -84,7 +84,7 @@ class HelpScreen(Dialog[None]):
         with Vertical(classes="dialog wide" if is_wide else "dialog"):
             yield Label("Keys", classes="dialog-title")
             with VerticalScroll(id="keys"):
-                yield Static((_beside if is_wide else _below)(KEYS, self._accent))
+                yield Static((_two_columns if is_wide else _one_column)(KEYS, self._accent))
             name = (("", f"other clients see this one as {self._screen}"),) if self._screen else ()
             yield Label(key_hints(("↑↓", "scroll"), ("esc", "close"), *name), classes="dialog-hint")
 
@@ -97,7 +97,7 @@ class HelpScreen(Dialog[None]):
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
 
-def _below(keys: Sequence[tuple[str, str]], accent: str) -> Table:
+def _one_column(keys: Sequence[tuple[str, str]], accent: str) -> Table:
     table = Table.grid(padding=(0, 2))
     for at, (key, what) in enumerate(keys):
         if at and not what:
@@ -106,12 +106,12 @@ def _below(keys: Sequence[tuple[str, str]], accent: str) -> Table:
     return table
 
 
-def _beside(keys: Sequence[tuple[str, str]], accent: str) -> Table:
+def _two_columns(keys: Sequence[tuple[str, str]], accent: str) -> Table:
     """Return two columns, split at a heading near the middle."""
     headings = [place for place, (_, what) in enumerate(keys) if not what]
     cut = min(headings, key=lambda place: abs(place - len(keys) / 2))
     table = Table.grid(padding=(0, 4), expand=True)
     table.add_column(ratio=1)
     table.add_column(ratio=1)
-    table.add_row(_below(keys[:cut], accent), _below(keys[cut:], accent))
+    table.add_row(_one_column(keys[:cut], accent), _one_column(keys[cut:], accent))
     return table

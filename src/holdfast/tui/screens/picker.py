@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from holdfast.tui.key_sequences import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.dialogs import Dialog
 
 __all__ = ["Picker", "PickerItem", "PickerResult", "filter_items", "fit_width"]
@@ -160,7 +160,7 @@ class Picker(Dialog[PickerResult | None]):
         options._move_page(1 if by > 0 else -1)
 
     @on(Input.Submitted)
-    def _submitted(self) -> None:
+    def _submit_search(self) -> None:
         self._choose("enter")
 
     def _choose(self, key: str) -> None:
@@ -171,7 +171,7 @@ class Picker(Dialog[PickerResult | None]):
             self.dismiss(PickerResult("", key))
 
     @on(OptionList.OptionSelected)
-    def _selected(self, event: OptionList.OptionSelected) -> None:
+    def _select_option(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(PickerResult(str(event.option.id)))
 
     def action_leave(self) -> None:

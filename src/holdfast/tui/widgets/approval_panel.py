@@ -18,7 +18,7 @@ from textual.widgets import Input, Label, Static
 from holdfast.client.key_focus import Kind
 from holdfast.domain.line_diff import diff_lines, parse_unified_diff
 from holdfast.tui.diff_render import SPLIT_WIDTH, DiffView
-from holdfast.tui.key_sequences import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.terminal_text import escaped_text
 from holdfast.tui.themes import Palette
 
@@ -238,7 +238,7 @@ class ApprovalPanel(RequestPanel):
         title = f"{request.get('tool_name', 'A tool')} wants to {wants}{more}"
         yield Label(title, classes="panel-title", markup=False)
         with VerticalScroll(id="what", can_focus=False):
-            yield Static(self._what(), id="what-text")
+            yield Static(self._request_text(), id="what-text")
         with VerticalScroll(id="notes", can_focus=False):
             yield Static(Text("\n").join(self._notes()), classes="panel-note")
         with Horizontal(id="answers"):
@@ -300,7 +300,7 @@ class ApprovalPanel(RequestPanel):
         params = self._request.get("params")
         return isinstance(params, dict) and any(isinstance(params.get(name), str) for name in ("new_content", "diff"))
 
-    def _what(self) -> RenderableType:
+    def _request_text(self) -> RenderableType:
         params = self._request.get("params") or {}
         if not isinstance(params, dict):
             return escaped_text(str(self._request.get("description", "")))
@@ -366,7 +366,7 @@ class ApprovalPanel(RequestPanel):
     def _turn(self) -> None:
         is_split = self._scroll.size.width >= SPLIT_WIDTH if self._split is None else self._split
         self._split = not is_split
-        self.query_one("#what-text", Static).update(self._what())
+        self.query_one("#what-text", Static).update(self._request_text())
 
     @on(Input.Submitted)
     def _with_reason(self, event: Input.Submitted) -> None:

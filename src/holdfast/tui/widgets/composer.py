@@ -10,7 +10,7 @@ from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from holdfast.tui.attachments import open_mention, pasted_path
-from holdfast.tui.key_sequences import NEWLINE_KEYS, QUEUE_KEYS
+from holdfast.tui.key_hints import NEWLINE_KEYS, QUEUE_KEYS
 from holdfast.tui.screens.picker import fit_width
 
 __all__ = ["Completer", "Composer"]
@@ -181,16 +181,16 @@ class Composer(TextArea):
         elif event.key == "backspace" and not self.text:
             self.post_message(self.Emptied())
         elif event.key == "up" and row == 0 and self._position:
-            self._recall(self._position - 1)
+            self._show_sent_prompt(self._position - 1)
         elif event.key == "down" and row == self.document.line_count - 1 and self._position < len(self._sent):
-            self._recall(self._position + 1)
+            self._show_sent_prompt(self._position + 1)
         else:
             await super()._on_key(event)
             return
         event.prevent_default()
         event.stop()
 
-    def _recall(self, position: int) -> None:
+    def _show_sent_prompt(self, position: int) -> None:
         if self._position == len(self._sent):
             self._draft = self.text
         self._position = position

@@ -125,10 +125,10 @@ class QuestionPanel(RequestPanel):
                 self._row = min(max(0, self._row + (1 if key == "down" else -1)), len(rows) - 1)
                 self._before_digits = None
             case "left" if self._at:
-                self._go(self._at - 1)
+                self._show_question_at(self._at - 1)
                 return
             case "enter":
-                self._take(rows[self._row].value)
+                self._choose_value(rows[self._row].value)
                 return
             case digit if digit.isdecimal():
                 self._mark_number(int(digit), rows)
@@ -150,7 +150,7 @@ class QuestionPanel(RequestPanel):
             self._mark(choice.value)
             self.draw_choices()
         else:
-            self._take(choice.value)
+            self._choose_value(choice.value)
 
     def forget_digits(self) -> None:
         """Undo the marks of digits that turned out to be text."""
@@ -173,7 +173,7 @@ class QuestionPanel(RequestPanel):
             others = tuple(item for item in marked if item != value)
             self._marked[self._at] = others if value in marked else (*marked, value)
 
-    def _take(self, value: str) -> None:
+    def _choose_value(self, value: str) -> None:
         """Handle Enter on a row, or a click."""
         match value:
             case "\0words":
@@ -189,7 +189,7 @@ class QuestionPanel(RequestPanel):
                 self._next()
 
     @on(Input.Submitted)
-    def _with_words(self, event: Input.Submitted) -> None:
+    def _submit_text(self, event: Input.Submitted) -> None:
         event.stop()
         self._texts[self._at] = event.value.strip()
         self.close_field()
@@ -198,12 +198,12 @@ class QuestionPanel(RequestPanel):
 
     def _next(self) -> None:
         if self._at + 1 < len(self._request.questions):
-            self._go(self._at + 1)
+            self._show_question_at(self._at + 1)
             return
         answers = [self._answer(place) for place in range(len(self._request.questions))]
         self.answer({"batch_request_id": self._request.id, "responses": answers})
 
-    def _go(self, at: int) -> None:
+    def _show_question_at(self, at: int) -> None:
         self._at = at
         self._is_changing = True
         self.call_next(self._show)

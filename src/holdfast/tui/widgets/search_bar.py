@@ -62,7 +62,7 @@ class SearchBar(Horizontal):
         self.post_message(self.Changed(event.value))
 
     @on(Input.Submitted)
-    def _entered(self, event: Input.Submitted) -> None:
+    def _submit(self, event: Input.Submitted) -> None:
         event.stop()
         self.post_message(self.Moved(-1))
 

@@ -157,7 +157,7 @@ class TranscriptRows(Generic[S]):
         total = self._tops[-1]
         before = self.rows[start - 1] if start else None
         for row in self.rows[start:]:
-            row.gap = 0 if before is None or _stick(before.block, row.block) else 1
+            row.gap = 0 if before is None or _are_adjacent(before.block, row.block) else 1
             total += row.gap + row.height
             self._tops.append(total)
             before = row
@@ -171,7 +171,7 @@ class TranscriptRows(Generic[S]):
         self._first = first
 
 
-def _stick(upper: Block, lower: Block) -> bool:
+def _are_adjacent(upper: Block, lower: Block) -> bool:
     """Return True for two blocks without a gap: reasoning and tool calls."""
     return _is_work(upper) and _is_work(lower)
 
@@ -328,8 +328,8 @@ class Transcript(ScrollView, can_focus=True):
         options = console.options.update(width=max(10, self._rows.width), height=None)
         drawn = render_block(row.block, self.palette, is_unfolded=row.is_unfolded, directory=self.directory)
         with console.use_theme(self._markdown):
-            lines = [_strip(line) for line in console.render_lines(drawn, options, pad=False)]
-        row.lines = _trimmed(lines)
+            lines = [_to_strip(line) for line in console.render_lines(drawn, options, pad=False)]
+        row.lines = _trim_empty_lines(lines)
         row.height = len(row.lines)
 
     # Navigation.
@@ -358,7 +358,7 @@ class Transcript(ScrollView, can_focus=True):
         if not self._rows.rows:
             return
         start = len(self._rows.rows) if self._cursor is None else self._cursor
-        self._go(min(max(0, start + by), len(self._rows.rows) - 1))
+        self._move_cursor(min(max(0, start + by), len(self._rows.rows) - 1))
 
     def action_prompt(self, by: int) -> None:
         """Move the cursor to the next or previous prompt."""
@@ -366,11 +366,11 @@ class Transcript(ScrollView, can_focus=True):
         index += by
         while 0 <= index < len(self._rows.rows):
             if isinstance(self._rows.rows[index].block, PromptBlock):
-                self._go(index)
+                self._move_cursor(index)
                 return
             index += by
 
-    def _go(self, index: int) -> None:
+    def _move_cursor(self, index: int) -> None:
         self._cursor = index
         row = self._rows.rows[index]
         self._draw(index, index)
@@ -443,33 +443,33 @@ class Transcript(ScrollView, can_focus=True):
     def find(self, words: str) -> tuple[int, int]:
         """Highlight the words and go to the newest match. Returns its position and the number of matches."""
         self._words = words.strip().casefold()
-        found = self._found()
+        found = self._matching_blocks()
         if found:
             before = [index for index in found if self._cursor is None or index <= self._cursor]
             self._reveal((before or found)[-1], -1)
         self.refresh()
-        return self._place(found), len(found)
+        return self._match_number(found), len(found)
 
     def find_next(self, by: int) -> tuple[int, int]:
         """Go to the next matching line of the row, or to the next matching row, wrapping around."""
-        found = self._found()
+        found = self._matching_blocks()
         if found and not self._step(by):
             cursor = self._cursor if self._cursor is not None else len(self._rows.rows)
             later = [index for index in found if index > cursor]
             earlier = [index for index in found if index < cursor]
             self._reveal((later or found)[0] if by > 0 else (earlier or found)[-1], by)
-        return self._place(found), len(found)
+        return self._match_number(found), len(found)
 
     def action_next(self, by: int) -> None:
         """Go to the next match."""
         self.find_next(by)
 
-    def _found(self) -> list[int]:
+    def _matching_blocks(self) -> list[int]:
         if not self._words:
             return []
         return [at for at, row in enumerate(self._rows.rows) if self._words in block_text(row.block).casefold()]
 
-    def _place(self, found: list[int]) -> int:
+    def _match_number(self, found: list[int]) -> int:
         return found.index(self._cursor) + 1 if self._cursor in found else 0
 
     def _lines(self, index: int) -> list[int]:
@@ -483,7 +483,7 @@ class Transcript(ScrollView, can_focus=True):
             return False
         lines = [line for line in self._lines(self._cursor) if (line - self._found_line) * by > 0]
         if lines:
-            self._look_at(self._cursor, lines[0] if by > 0 else lines[-1])
+            self._scroll_to_line(self._cursor, lines[0] if by > 0 else lines[-1])
         return bool(lines)
 
     def _reveal(self, index: int, by: int) -> None:
@@ -494,9 +494,9 @@ class Transcript(ScrollView, can_focus=True):
             row.is_unfolded = True
             row.lines = None
             lines = self._lines(index)
-        self._look_at(index, (lines or [0])[0 if by > 0 else -1])
+        self._scroll_to_line(index, (lines or [0])[0 if by > 0 else -1])
 
-    def _look_at(self, index: int, line: int) -> None:
+    def _scroll_to_line(self, index: int, line: int) -> None:
         self._follow(False)
         self._cursor, self._found_line = index, line
         self.virtual_size = Size(self._rows.width, self._rows.height)
@@ -514,7 +514,7 @@ class Transcript(ScrollView, can_focus=True):
             self.refresh()
 
 
-def _trimmed(lines: list[Strip]) -> list[Strip]:
+def _trim_empty_lines(lines: list[Strip]) -> list[Strip]:
     """Remove the empty lines around a block: the gaps between blocks are sufficient."""
     first, last = 0, len(lines)
     while first < last - 1 and _is_empty(lines[first]):
@@ -528,5 +528,5 @@ def _is_empty(strip: Strip) -> bool:
     return not strip.text.strip() and not any(segment.style and segment.style.bgcolor for segment in strip)
 
 
-def _strip(segments: list[Segment]) -> Strip:
+def _to_strip(segments: list[Segment]) -> Strip:
     return Strip([segment for segment in segments if segment.text != "\n"])

@@ -11,7 +11,7 @@ Until `publish` it has no effect and can be discarded at any time. Publishing is
 `revert` restores the old content of a change that could not be recorded. `set_aside` removes a file in such a way that
 it can be restored: it is renamed to a temporary name until `restore` or `discard`.
 
-All paths are opened component by component without following links (`open_files`), and every decision is made on an
+All paths are opened component by component without following links (`safe_open`), and every decision is made on an
 open directory, so that a link or file that is exchanged meanwhile causes an error and never a change elsewhere.
 
 A process that is killed leaves its temporary files behind. Each process holds a lock on those that it uses, which the
@@ -32,7 +32,7 @@ import threading
 from collections.abc import Iterator
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files.open_files import FileLocation, entries_of, open_directory
+from holdfast.workspace.files.safe_open import FileLocation, entries_of, open_directory
 
 __all__ = ["AtomicWrite", "remove_abandoned"]
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import stream_of
+from holdfast.workspace.files.safe_open import stream_of
 from holdfast.workspace.git.repository import repository_of
 
 __all__ = ["AGENT_IGNORE_FILES", "GENERATED_NAMES", "IGNORE_FILES", "IgnoreRules"]

@@ -13,22 +13,20 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
-from holdfast.domain.files import FileVersion, UndoAsk, UndoneFile, UndoReport
+from holdfast.domain.files import FileVersion, UndoneFile, UndoReport, UndoRequest
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import AddFile, Operation
 from holdfast.domain.line_diff import unified_diff
 from holdfast.tasks import run_to_completion
 from holdfast.workspace.files.atomic_write import AtomicWrite, remove_abandoned
 from holdfast.workspace.files.file_paths import join_path
-from holdfast.workspace.files.open_files import FileLocation, digest_file, locate, read_whole_file, status_of
+from holdfast.workspace.files.safe_open import FileLocation, digest_file, locate, read_whole_file, status_of
 from holdfast.workspace.files.text_encoding import TextFormat, decode, placeholder
 
 __all__ = ["FileRestore", "last_change", "last_run", "plan", "recorded_path", "undo"]
 
-
-# Undo planning: selects the version that each file returns to. Pure.
-
 _NO_RUN = RunId("")
+_MAX_TEXT_SIZE = 64 * 1024 * 1024
 
 
 class FileRestore(msgspec.Struct, frozen=True):
@@ -122,9 +120,6 @@ def _before_run(history: Sequence[FileVersion], run_id: RunId) -> FileRestore | 
     return FileRestore(target.path, history[-1], target, reason)
 
 
-_MAX_TEXT_SIZE = 64 * 1024 * 1024
-
-
 class _FileState(msgspec.Struct, frozen=True):
     """Present state of a file; without a status it does not exist."""
 
@@ -136,7 +131,7 @@ class _FileState(msgspec.Struct, frozen=True):
 
 
 async def undo(
-    request: UndoAsk,
+    request: UndoRequest,
     versions: Sequence[FileVersion],
     *,
     root: str,
@@ -190,7 +185,7 @@ def _remove_abandoned(versions: Sequence[FileVersion]) -> None:
         remove_abandoned(folder)
 
 
-def _plan_request(request: UndoAsk, versions: Sequence[FileVersion], root: str) -> list[FileRestore]:
+def _plan_request(request: UndoRequest, versions: Sequence[FileVersion], root: str) -> list[FileRestore]:
     path = recorded_path(request.path, versions, root) if request.path else ""
     run_id = request.run_id or (RunId("") if path else last_run(versions))
     return plan(versions, path=path, run_id=run_id)

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.workspace.files.open_files import stream_of
+from holdfast.workspace.files.safe_open import stream_of
 from holdfast.workspace.git.repository import Head, Repository, find_repository, read_head, read_regular
 from holdfast.workspace.process.piped_process import find_program
 
@@ -46,6 +46,7 @@ _CONFIG = """\
 	attributesFile = /dev/null
 	untrackedCache = false
 	splitIndex = false
+	preloadIndex = false
 {platform}{excludes}[gc]
 	auto = 0
 [maintenance]
@@ -63,6 +64,7 @@ _CONFIG = """\
 _DARWIN = "\tignoreCase = true\n\tprecomposeUnicode = true\n"
 """Written by `git init` there, because the file system requires it."""
 _LIMITED = f'ulimit -d {_MAX_DATA_KIB} 2>/dev/null; exec "$@"'
+_AT_LOW_PRIORITY = f'[ -x /usr/bin/nice ] && set -- /usr/bin/nice -n 10 "$@"; {_LIMITED}'
 
 
 def find_git(environment: Mapping[str, str], root: str) -> str | None:
@@ -135,9 +137,12 @@ class PreparedGit(msgspec.Struct, frozen=True):
     head: Head | None
     environment: Mapping[str, str]
 
-    def command(self, *words: str) -> list[str]:
-        """Return the argument list of a git command; to be started with `environment`, below `top`."""
-        limited = ("/bin/sh", "-c", _LIMITED, "sh")
+    def command(self, *words: str, in_background: bool = False) -> list[str]:
+        """Return the argument list of a git command; to be started with `environment`, below `top`.
+
+        `in_background`: no request waits for it, so it must not compete with the server for the processors.
+        """
+        limited = ("/bin/sh", "-c", _AT_LOW_PRIORITY if in_background else _LIMITED, "sh")
         return [*limited, self.program, "--no-pager", "--literal-pathspecs", *words]
 
 
@@ -206,7 +211,7 @@ class PrivateGit:
         name = f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.{self._number}"
         directory = os.path.join(self._directory, name)
         try:
-            _make(directory, source)
+            _create_directory(directory, source)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
@@ -233,7 +238,9 @@ def _source(repository: Repository, environment: Mapping[str, str]) -> _Source:
         raise ValueError(index)
     shallow = _optional(os.path.join(repository.common_dir, "shallow"), _MAX_SHALLOW)
     exclude = _optional(os.path.join(repository.common_dir, "info", "exclude"), _MAX_EXCLUDE)
-    return _Source(repository, read_head(repository), _stamp(status), exclude, shallow, _excludes_file(environment))
+    return _Source(
+        repository, read_head(repository), _file_identity(status), exclude, shallow, _excludes_file(environment)
+    )
 
 
 def _optional(path: str, limit: int) -> bytes:
@@ -243,7 +250,7 @@ def _optional(path: str, limit: int) -> bytes:
         return b""
 
 
-def _stamp(status: os.stat_result | None) -> tuple[int, ...] | None:
+def _file_identity(status: os.stat_result | None) -> tuple[int, ...] | None:
     if status is None:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -256,7 +263,7 @@ def _excludes_file(environment: Mapping[str, str]) -> str:
     return path if os.path.isabs(path) and path.isprintable() and os.path.isfile(path) else ""
 
 
-def _make(directory: str, source: _Source) -> None:
+def _create_directory(directory: str, source: _Source) -> None:
     # Only this one: a data directory that has been moved away must not be created again.
     with contextlib.suppress(FileExistsError):
         os.mkdir(os.path.dirname(directory), 0o700)
@@ -288,13 +295,13 @@ def _copy_index(path: str, target: str, stamp: tuple[int, ...]) -> None:
     """Copy the index. Raises `ValueError` if the file was replaced meanwhile."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with stream_of(descriptor) as reading, open(target, "xb") as writing:
-        if _stamp(os.fstat(descriptor)) != stamp:
+        if _file_identity(os.fstat(descriptor)) != stamp:
             raise ValueError(path)
         left = stamp[2]
         while left and (piece := reading.read(min(left, 1 << 20))):
             writing.write(piece)
             left -= len(piece)
-        if left or _stamp(os.fstat(descriptor)) != stamp:
+        if left or _file_identity(os.fstat(descriptor)) != stamp:
             raise ValueError(path)
     # Git considers an entry that is as new as the index possibly changed and compares its content.
     os.utime(target, ns=(stamp[3], stamp[3]))

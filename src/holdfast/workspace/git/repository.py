@@ -13,7 +13,7 @@ import stat
 import msgspec
 
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import stream_of
+from holdfast.workspace.files.safe_open import stream_of
 
 __all__ = [
     "MAX_FILE",
@@ -76,7 +76,7 @@ def find_repository(folder: str, depth: int = 0) -> Repository | None:
         if stat.S_ISDIR(mode):
             found: Repository | None = Repository(top, place, place)
         else:
-            found = _linked(place, top, depth) if stat.S_ISREG(mode) else None
+            found = _read_git_file(place, top, depth) if stat.S_ISREG(mode) else None
         is_usual = found is not None and stat.S_ISREG(os.lstat(os.path.join(found.git_dir, "HEAD")).st_mode)
     except (OSError, ValueError):
         return None
@@ -85,7 +85,7 @@ def find_repository(folder: str, depth: int = 0) -> Repository | None:
     return found
 
 
-def _linked(place: str, top: str, depth: int) -> Repository | None:
+def _read_git_file(place: str, top: str, depth: int) -> Repository | None:
     """Read a `.git` file. The directory it names is used only if it provably belongs to this work tree: otherwise a
     file could show the history of any repository of the user.
     """
@@ -98,7 +98,7 @@ def _linked(place: str, top: str, depth: int) -> Repository | None:
         named = os.path.join(git_dir, _text(os.path.join(git_dir, "commondir")).removesuffix("\n"))
         back = os.path.join(git_dir, _text(os.path.join(git_dir, "gitdir")).removesuffix("\n"))
         is_own = os.path.basename(parent) == "worktrees" and os.path.realpath(named) == common
-        return Repository(top, git_dir, common) if is_own and _same(back, place) else None
+        return Repository(top, git_dir, common) if is_own and _is_same_file(back, place) else None
     outer = find_repository(os.path.dirname(top), depth + 1)
     if outer is None:
         return None
@@ -106,7 +106,7 @@ def _linked(place: str, top: str, depth: int) -> Repository | None:
     return Repository(top, git_dir, git_dir) if git_dir != modules and is_within(modules, git_dir) else None
 
 
-def _same(path: str, place: str) -> bool:
+def _is_same_file(path: str, place: str) -> bool:
     return os.path.realpath(os.path.dirname(path)) == os.path.realpath(os.path.dirname(place)) and (
         os.path.basename(path) == os.path.basename(place)
     )

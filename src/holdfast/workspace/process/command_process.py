@@ -82,6 +82,7 @@ class _LiveOutput:
         if self._on_output is None or not text:
             return
         on_output = self._on_output
+        # Live output is for display only; the complete output is in the result and its file.
         left = _MAX_LIVE - self._published
         self._published += len(text)
         if len(text) > left:
@@ -114,6 +115,7 @@ class _OutputChannel:
 
     def drain(self) -> None:
         """Read the rest of the pipe after the tree has ended, without waiting for other processes that hold it open."""
+        # Bounded: a process outside of the tree that inherited the pipe may write without end.
         for _ in range(_LAST_CHUNKS):
             if self._descriptor < 0 or not self._read():
                 break

@@ -5,16 +5,16 @@ Commands leave their process group, fork twice, ignore signals and keep pipes op
 cleans up nothing. Therefore several processes share the work:
 
 - The guard (`guard_main`) is one small process per server. It starts every command and dies after the server.
-- A keeper (`guard_keeper`) is forked for each command. It is the subreaper of the command's process tree, or the init
-  process of its PID namespace. A keeper without children proves that the tree is gone.
+- A supervisor (`tree_supervisor`) is forked for each command. It is the subreaper of the command's process tree, or
+  the init process of its PID namespace. A supervisor without children proves that the tree is gone.
 - A sentinel (`start_sentinel` in `guard_main`) is no ancestor of any command, so no command finds it among its parents.
   It kills by tag when the server or the guard dies.
-- The server, in this module, keeps one connection to the guard (`Guard`) and one to each keeper (`Tree`).
+- The server, in this module, keeps one connection to the guard (`Guard`) and one to each supervisor (`Tree`).
 
-Failures: if the server dies, all connections close and each keeper kills its tree. If the guard dies, its control
-pipe closes with the same effect, and the server starts another guard. If a keeper dies, its processes are reparented
-to the guard, which kills them (`sweep`). If both die, the server searches for processes by tag (`guard_tag`) and
-cgroup; the result is then reported as unproven. Supervisors paused by a command with SIGSTOP are resumed repeatedly
+Failures: if the server dies, all connections close and each supervisor kills its tree. If the guard dies, its control
+pipe closes with the same effect, and the server starts another guard. If a supervisor dies, its processes are
+reparented to the guard, which kills them (`sweep`). If both die, the server searches for processes by tag (`guard_tag`)
+and cgroup; the result is then reported as unproven. Supervisors paused by a command with SIGSTOP are resumed repeatedly
 (`wake`).
 
 Starting is synchronous: when `spawn` returns, the request is queued and the tree can be stopped.
@@ -74,7 +74,7 @@ class TreeEnd(msgspec.Struct, frozen=True):
     """Result of a tree. `code` is None if the command was killed before it exited; `left` are processes that could
     not be killed.
 
-    `is_lost`: its keeper or the guard was killed while it ran. `is_unproven`: both were. The processes found were
+    `is_lost`: its supervisor or the guard was killed while it ran. `is_unproven`: both were. The processes found were
     killed, but no parent process exists that could prove that none is left.
     """
 
@@ -107,8 +107,8 @@ class Supervisor(Protocol):
         """Remove a tree that has ended."""
         ...
 
-    def handle_lost_keeper(self, tree: "Tree", end: TreeEnd) -> None:
-        """Handle a keeper that died without reporting the end of its tree."""
+    def handle_lost_supervisor(self, tree: "Tree", end: TreeEnd) -> None:
+        """Handle a supervisor that died without reporting the end of its tree."""
         ...
 
 
@@ -119,14 +119,14 @@ class Tree:
         self.number = number
         self.tag = tag
         self.group = guard.process_id
-        """Process group of the guard that starts it, and of its keeper."""
+        """Process group of the guard that starts it, and of its supervisor."""
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int | None] = loop.create_future()
         """Exit code of the command itself; None if it has none."""
         self.is_lost = False
-        """True if its keeper or the guard was killed while it ran."""
+        """True if its supervisor or the guard was killed while it ran."""
         self.may_run = False
-        """True if its keeper may have started it."""
+        """True if its supervisor may have started it."""
         self.has_started = False
         self.gone: asyncio.Future[TreeEnd] = loop.create_future()
         self._connection = connection
@@ -163,7 +163,7 @@ class Tree:
             self.gone.set_result(end)
 
     def _wake_until_gone(self) -> None:
-        """Resume the keeper repeatedly until the tree has ended, because a command can pause it more than once."""
+        """Resume the supervisor repeatedly until the tree has ended, because a command can pause it more than once."""
         if not self._is_over:
             self._guard.wake()
             asyncio.get_running_loop().call_later(_WAKE_INTERVAL, self._wake_until_gone)
@@ -173,27 +173,27 @@ class Tree:
             try:
                 self._connection.send(json.dumps(order).encode() + b"\n")
             except OSError:
-                # The keeper has just ended; the reader notices it.
+                # The supervisor has just ended; the reader notices it.
                 return
 
     def _receive(self) -> None:
-        try:
-            data = self._connection.recv(4_096)
-        except BlockingIOError:
+        data = _read_available(self._connection)
+        if data is None:
             return
-        except OSError:
-            data = b""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._handle_message(json.loads(line))
+        # The supervisor reports the end of its tree before it closes the connection. Without it, it was killed.
         if not data and not self._is_over:
             self._disconnect()
             self.is_lost = self.may_run
-            self._guard.handle_lost_keeper(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
+            self._guard.handle_lost_supervisor(self, msgspec.structs.replace(self._end, is_lost=self.is_lost))
 
     def _handle_message(self, message: dict[str, Any]) -> None:
-        # An error as the first message is from a keeper that could not start.
+        # An error as the first message is from a supervisor that could not start.
         self.may_run = self.may_run or "error" not in message
+        # Until its second message the supervisor may be paused before it has executed the request;
+        # `_wake_until_delivered` resumes it.
         self.has_started = "starting" not in message
         if "error" in message:
             self._end = msgspec.structs.replace(self._end, error=message["error"])
@@ -216,7 +216,7 @@ class Tree:
 
 
 Containment = Literal["auto", "namespace", "groups", "tree"]
-"""Containment of a command's processes: a PID namespace, or a tree of children below a keeper, with or without a
+"""Containment of a command's processes: a PID namespace, or a tree of children below a supervisor, with or without a
 control group for each tree.
 
 `auto` uses a namespace for root if the kernel permits it. Other users would lose `sudo` and similar programs in a
@@ -275,11 +275,12 @@ class Guard:
         self._containment: Containment = containment
         self.has_namespaces = False
         """True if a sandbox can use namespaces, independently of the containment. Valid after `ready`."""
+        # A second way to recognize processes, for systems on which tags cannot be used.
         self._mark = secrets.token_hex(8)
         self._tag = 0
         self._groups = ""
         self.escapes = 0
-        """Number of times that commands killed both their keeper and the guard."""
+        """Number of times that commands killed both their supervisor and the guard."""
         self._count = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
@@ -354,7 +355,10 @@ class Guard:
     # Used by trees
 
     def wake(self) -> None:
-        """Resume guard and keepers with SIGCONT, in case a command paused them. Keepers briefly outlive their guard."""
+        """Resume guard and supervisors with SIGCONT, in case a command paused them.
+
+        Supervisors briefly outlive their guard.
+        """
         groups = {tree.group for tree in self._trees} | {self.process_id}
         for group in groups - {0}:
             with contextlib.suppress(OSError):
@@ -364,8 +368,8 @@ class Guard:
         """Remove a tree that has ended."""
         self._trees.discard(tree)
 
-    def handle_lost_keeper(self, tree: Tree, end: TreeEnd) -> None:
-        """Handle a keeper that died without reporting the end of its tree. Its processes were reparented to the
+    def handle_lost_supervisor(self, tree: Tree, end: TreeEnd) -> None:
+        """Handle a supervisor that died without reporting the end of its tree. Its processes were reparented to the
         guard, which kills them. If the guard is gone too, the server searches for them.
         """
         if self._is_closed:
@@ -378,7 +382,7 @@ class Guard:
             self._send({"sweep": self._count, "number": tree.number}, ())
 
     def _kill_by_tag(self, tag: int, groups: str, lost_trees: list[tuple[Tree, TreeEnd]]) -> None:
-        """Kill the processes found of trees that have neither keeper nor guard."""
+        """Kill the processes found of trees that have neither supervisor nor guard."""
         if any(tree.is_lost for tree, _ in lost_trees):
             self.escapes += 1
             _log.warning("a command has killed the processes that supervise it: what is found of it is killed")
@@ -401,14 +405,19 @@ class Guard:
         self._tag = new_tag()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        # Isolated and without site packages: the guard starts faster, and no environment variable of the user changes
+        # it.
         argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, _SOURCE_PATH, str(theirs.fileno()), self._wanted]
         argv.append(str(self._tag))
+        # The interpreter itself may need these to find its libraries. All other variables, among them keys, stay with
+        # the server.
         env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if name in os.environ}
         null = subprocess.DEVNULL
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     argv, stdin=null, stdout=null, stderr=null, cwd="/", env=env,
+                    # A session of its own: keys typed in the server's terminal, such as Ctrl-C, do not reach the guard.
                     pass_fds=[theirs.fileno()], start_new_session=True,
                 )  # fmt: skip
         except BaseException:
@@ -428,7 +437,7 @@ class Guard:
             asyncio.get_running_loop().call_later(_WAKE_INTERVAL, self._wake_until_delivered)
 
     def _wake_until_delivered(self) -> None:
-        """Resume guard and keepers repeatedly until all pending requests are delivered: a command may pause them at
+        """Resume guard and supervisors repeatedly until all pending requests are delivered: a command may pause them at
         any time.
         """
         others = any(not tree.has_started or tree.group != self.process_id for tree in self._trees)
@@ -454,18 +463,16 @@ class Guard:
                 # The guard is gone; the reader notices it, and each tree sees its own connection close.
                 sent = len(data)
             _close_all(descriptors)
+            # The descriptors are delivered with the first byte, so the rest is sent without them.
             if sent < len(data):
                 self._outgoing.appendleft((data[sent:], ()))
         loop.remove_writer(connection)
 
     def _receive(self) -> None:
         assert self._connection is not None
-        try:
-            data = self._connection.recv(4_096)
-        except BlockingIOError:
+        data = _read_available(self._connection)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._handle_guard_death()
             return
@@ -486,12 +493,13 @@ class Guard:
             self._ready.set_result(containment)
 
     def _handle_guard_death(self) -> None:
-        """Handle the death of the guard process. Its keepers kill their trees and report it; trees without a keeper
+        """Handle the death of the guard process. Its supervisors kill their trees and report it; trees without one
         are searched for. Another guard is started on demand.
         """
         process, ready, tag, groups = self._process, self._ready, self._tag, self._groups
         self._disconnect()
         if process is not None:
+            # Returns at once: the connection closes only when the process has exited.
             process.wait()
         if ready is not None and not ready.done():
             ready.cancel()
@@ -510,6 +518,16 @@ class Guard:
             _close_all(descriptors)
         self._outgoing.clear()
         self._connection = self._process = None
+
+
+def _read_available(connection: socket.socket) -> bytes | None:
+    """Return the received bytes, empty if the other side is gone; None if nothing has arrived."""
+    try:
+        return connection.recv(4_096)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def _duplicate(*descriptors: int) -> list[int]:

@@ -1,8 +1,8 @@
 """The guard: a small process that starts every command for the server and outlives it just long enough to clean up.
 
-It forks a keeper for each command and passes it a connection to the server. When the server dies, all these
-connections close and the keepers kill their trees; when the guard dies, the leash pipe closes with the same effect.
-Processes left behind by a dead keeper are reparented to the guard, which kills them. Only the standard library is
+It forks a supervisor for each command and passes it a connection to the server. When the server dies, all these
+connections close and the supervisors kill their trees; when the guard dies, the leash pipe closes with the same effect.
+Processes left behind by a dead supervisor are reparented to the guard, which kills them. Only the standard library is
 loaded. The theory of operation is in `guard`.
 """
 
@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from holdfast.workspace.process import guard_system as system
-from holdfast.workspace.process.guard_keeper import Keeper, exit_code_of, open_child_notifier
 from holdfast.workspace.process.guard_tag import (
     cgroup_of_tree,
     create_cgroups,
@@ -31,6 +30,7 @@ from holdfast.workspace.process.guard_tag import (
     remove_cgroup,
     tag_of_tree,
 )
+from holdfast.workspace.process.tree_supervisor import Supervisor, exit_code_of, open_child_notifier
 
 __all__ = ["build_view", "main", "start_sentinel"]
 
@@ -55,6 +55,7 @@ def start_sentinel(server: int, tag: int, groups: str) -> int:
         os.close(reading)
         os.close(writing)
         return -1
+    # Forked twice: the sentinel becomes a child of init, not of the guard.
     if first == 0:
         _become_sentinel(server, os.getppid(), tag, groups, writing)
     os.close(writing)
@@ -96,6 +97,7 @@ def _run_sentinel(server: int, guard: int, tag: int, groups: str) -> None:
         waiting.register(guard_handle, select.POLLIN)
     else:
         kill_orphaned()
+        # Blocks until the server or the guard ends.
         waiting.poll()
     until = time.monotonic() + _SENTINEL_TIMEOUT
     while time.monotonic() < until:
@@ -148,8 +150,10 @@ def _syscall(number: int, what: str, *arguments: object) -> int:
 def build_view(mounts: Sequence[Sequence[str]]) -> None:
     """Apply the mounts. The caller is in a new mount and PID namespace and has mounted its own `/proc`."""
     _mount("", "/", "", _MS_REC | _MS_PRIVATE)
+    # All sources are opened before anything is mounted: a mount may hide the source of a later one.
     trees = [_clone(source) if source else -1 for _, _, source in mounts]
     devices = {name: _clone(f"/dev/{name}") for name in _DEVICES if os.path.exists(f"/dev/{name}")}
+    # Read-only first, then the exceptions: a path that is not listed stays protected.
     _set_attributes("/", _ATTR_RDONLY)
     _make_devices(devices)
     for (operation, path, _), tree in zip(mounts, trees, strict=True):
@@ -241,8 +245,8 @@ class _Guard:
         self._groups = ""
         self._unread = b""
         self._descriptors: list[int] = []
-        self._keepers: dict[int, int] = {}
-        """Keeper processes, each with the number of its tree."""
+        self._supervisors: dict[int, int] = {}
+        """Supervisor processes, each with the number of its tree."""
         self._namespaces = self._can_enter = False
         self._child_ended = -1
         self._guard_pipe, self._guard_pipe_writer = os.pipe()
@@ -252,13 +256,14 @@ class _Guard:
     def run(self, containment: str) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         system.resume_on_parent_death()
-        # A command of the same user could otherwise trace a keeper, or take over its connection to the server.
+        # A command of the same user could otherwise trace a supervisor, or take over its connection to the server.
         system.deny_tracing()
         self._child_ended = open_child_notifier()
         self._choose_containment(containment)
         if not self._namespaces and containment != "tree":
             self._groups = create_cgroups(self._tag)
         self._start_sentinel()
+        # Frozen objects are not touched by the collector of forked supervisors, so their memory pages stay shared.
         gc.collect()
         gc.freeze()
         kind = "namespace" if self._namespaces else "groups" if self._groups else "tree"
@@ -279,8 +284,8 @@ class _Guard:
                     return self._end()
 
     def _start_sentinel(self) -> None:
-        """Start a sentinel, unless PID namespaces are used: there commands cannot reach their keepers, and the kernel
-        kills them with the keeper.
+        """Start a sentinel, unless PID namespaces are used: there commands cannot reach their supervisors, and the
+        kernel kills them with the supervisor.
         """
         system.set_subreaper(is_on=False)
         self._sentinel = -1 if self._namespaces else start_sentinel(self._server_process, self._tag, self._groups)
@@ -320,8 +325,8 @@ class _Guard:
             request = json.loads(self._unread[_SIZE.size : end])
             self._unread = self._unread[end:]
             if "sweep" in request:
-                self._await_keeper(request["number"])
-                self._sweep()
+                self._await_supervisor(request["number"])
+                self._kill_orphans()
                 self._send(swept=request["sweep"])
             else:
                 self._spawn(request)
@@ -329,23 +334,23 @@ class _Guard:
 
     def _spawn(self, request: dict[str, Any]) -> None:
         descriptors, self._descriptors = self._descriptors[:4], self._descriptors[4:]
-        keeper = -1
+        supervisor = -1
         tag = request["tag"] = tag_of_tree(self._tag, request["number"])
         request["group"] = cgroup_of_tree(self._groups, tag)
         try:
             # A request without its descriptors cannot be executed; the server sees its connection close.
-            keeper = os.fork() if len(descriptors) == 4 else -1
+            supervisor = os.fork() if len(descriptors) == 4 else -1
         except OSError as error:
             _send_error(descriptors[0], f"No process could be made: {error.strerror}.")
-        if keeper == 0:
-            self._run_keeper(request, descriptors)
-        if keeper > 0:
-            self._keepers[keeper] = request["number"]
+        if supervisor == 0:
+            self._run_supervisor(request, descriptors)
+        if supervisor > 0:
+            self._supervisors[supervisor] = request["number"]
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _run_keeper(self, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-        """Run the keeper in the forked child. Never returns."""
+    def _run_supervisor(self, request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+        """Run the supervisor in the forked child. Never returns."""
         code = 1
         try:
             self._server.close()
@@ -355,7 +360,7 @@ class _Guard:
             if not is_init:
                 system.set_subreaper()
                 system.resume_on_parent_death()
-            Keeper(request, descriptors, self._guard_pipe, is_init=is_init).run()
+            Supervisor(request, descriptors, self._guard_pipe, is_init=is_init).run()
             code = 0
         except OSError as error:
             _send_error(descriptors[0], f"The command could not be shut in: {error.strerror or error}.")
@@ -380,7 +385,7 @@ class _Guard:
             return False
         child = os.fork()
         if child:
-            # The init process is reparented to the guard when its parent exits; it must be known as a keeper, not a
+            # The init process is reparented to the guard when its parent exits; it must be known as a supervisor, not a
             # stray.
             os.write(self._announce, _ANNOUNCEMENT.pack(child, request["number"]))
             os._exit(0)
@@ -404,29 +409,27 @@ class _Guard:
             data = os.read(self._announced, 341 * _ANNOUNCEMENT.size)
         except BlockingIOError:
             return
-        self._keepers.update(_ANNOUNCEMENT.iter_unpack(data))
+        self._supervisors.update(_ANNOUNCEMENT.iter_unpack(data))
 
     # End
 
     def _reap(self) -> bool:
-        """Reap ended keepers. Returns False if there is no child at all."""
+        """Reap ended supervisors. Returns False if there is no child at all."""
         if self._child_ended >= 0:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._child_ended, 4_096)
-        while True:
-            try:
-                process, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
+        while (ended := system.reap_child()) is not None:
+            process, status = ended
             if process == 0:
                 return True
             if self._handle_exit(process, status):
-                self._sweep()
+                self._kill_orphans()
+        return False
 
     def _handle_exit(self, process: int, status: int) -> bool:
-        """Handle an ended child. If it was a killed keeper, kill its tree and return True."""
+        """Handle an ended child. If it was a killed supervisor, kill its tree and return True."""
         self._read_announcements()
-        number = self._keepers.pop(process, None)
+        number = self._supervisors.pop(process, None)
         if number is None or status == 0:
             return False
         tag = tag_of_tree(self._tag, number)
@@ -434,26 +437,26 @@ class _Guard:
         kill_tagged(tag)
         return True
 
-    def _await_keeper(self, number: int) -> None:
-        """Wait for a keeper to end: its connection closes shortly before that, and only then its children are
+    def _await_supervisor(self, number: int) -> None:
+        """Wait for a supervisor to end: its connection closes shortly before that, and only then its children are
         reparented.
         """
         until = time.monotonic() + _END_TIMEOUT
-        while number in self._keepers.values() and time.monotonic() < until:
+        while number in self._supervisors.values() and time.monotonic() < until:
             if not self._reap():
                 return
             os.sched_yield()
 
-    def _sweep(self) -> None:
-        """Kill everything below the guard that has no keeper."""
+    def _kill_orphans(self) -> None:
+        """Kill everything below the guard that has no supervisor."""
         until = time.monotonic() + _END_TIMEOUT
         while time.monotonic() < until:
             self._read_announcements()
-            known = len(self._keepers)
-            strays = system.descendants([os.getpid()], spare=self._keepers)
+            known = len(self._supervisors)
+            strays = system.descendants([os.getpid()], spare=self._supervisors)
             self._read_announcements()
-            if len(self._keepers) != known:
-                # A keeper created meanwhile may have been taken for a stray.
+            if len(self._supervisors) != known:
+                # A supervisor created meanwhile may have been taken for a stray.
                 continue
             if not strays:
                 return
@@ -461,11 +464,8 @@ class _Guard:
             self._reap_strays()
 
     def _reap_strays(self) -> None:
-        while True:
-            try:
-                process, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
+        while (ended := system.reap_child()) is not None:
+            process, status = ended
             if process == 0:
                 return
             self._handle_exit(process, status)
@@ -473,7 +473,7 @@ class _Guard:
     def _end(self) -> None:
         """Handle the end of the server: close the leash and wait until no process is left."""
         os.close(self._guard_pipe_writer)
-        # A command may have paused its keeper, or the sentinel.
+        # A command may have paused its supervisor, or the sentinel.
         os.killpg(0, signal.SIGCONT)
         self._signal_sentinel(signal.SIGCONT)
         until = time.monotonic() + _END_TIMEOUT
@@ -481,7 +481,7 @@ class _Guard:
         waiting.register(self._child_ended, select.POLLIN)
         while self._reap() and time.monotonic() < until:
             waiting.poll(50)
-        self._sweep()
+        self._kill_orphans()
         remove_cgroup(self._groups)
         # No process is left, so the sentinel has nothing to kill.
         self._signal_sentinel(signal.SIGKILL)

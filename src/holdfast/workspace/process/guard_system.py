@@ -22,6 +22,7 @@ __all__ = [
     "is_running",
     "mount_proc",
     "process_ids",
+    "reap_child",
     "resume_on_parent_death",
     "return_freed_memory",
     "send_signal",
@@ -60,6 +61,7 @@ def die_with_parent(parent: int) -> None:
     """Let the kernel kill this process when its parent ends. Its own children are not affected."""
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "die with the parent")
+        # The parent may have ended before the request took effect; the kernel then sends no signal.
         if os.getppid() != parent:
             os._exit(127)
 
@@ -100,6 +102,7 @@ def enter_namespaces(*, as_user: bool, extra: int = 0) -> None:
     """
     flags = _CLONE_NEWPID | _CLONE_NEWNS | extra
     user, group = os.geteuid(), os.getegid()
+    # Succeeds for root without a user namespace.
     if _libc.unshare(flags) == 0:
         return
     if not as_user:
@@ -151,6 +154,8 @@ def _processes() -> Iterator[tuple[int, int, int]]:
     """Yield process, parent and group of all running processes. Zombies are left out."""
     for process in process_ids():
         with contextlib.suppress(OSError):
+            # The name of the program, in parentheses, may itself contain spaces and parentheses: split behind the last
+            # one.
             with open(f"/proc/{process}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
             if fields[0] not in {b"Z", b"X"}:
@@ -164,6 +169,14 @@ def child_pids() -> set[int]:
             return {int(name) for name in file.read().split()}
     except OSError:
         return set()
+
+
+def reap_child() -> tuple[int, int] | None:
+    """Return an ended child and its wait status; process 0 if none has ended, None if there are no children."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
 
 
 def descendants(roots: Iterable[int], spare: Iterable[int] = ()) -> dict[int, int]:

@@ -40,7 +40,7 @@ _GUARD_BITS = 8
 _PID_SHIFT = _TREE_BITS + _GUARD_BITS
 _PID_MASK = (1 << 22) - 1
 _MAGIC_SHIFT = _PID_SHIFT + 22
-_CHASE_QUIET = 0.01
+_CHASE_QUIET_TIME = 0.01
 _KILL_TIMEOUT = 5.0
 
 
@@ -76,12 +76,14 @@ def kill_tagged(tag: int, mark: bytes = b"", seconds: float = _KILL_TIMEOUT) -> 
     refused: set[int] = set()
     found: set[int] = set()
     quiet_searches = 0
+    # One search is not enough: a process may fork behind the position of the search.
     while quiet_searches < 2 and time.monotonic() < until:
         found = {process for process in process_ids() if _is_tagged(process, tag, mark)}
         for process in found:
             (killed if _kill(process, tag, mark) else refused).add(process)
-        chased = _chase(tag) if tag else set()
+        chased = _kill_forking(tag) if tag else set()
         killed |= chased
+        # Processes of another user are found every time and must not prolong the search.
         quiet_searches = 0 if chased or found - refused else quiet_searches + 1
     return len(killed), tuple(sorted(refused | ((found - killed) if quiet_searches < 2 else set())))
 
@@ -167,13 +169,13 @@ def _pidfd(process: int) -> Iterator[int]:
             os.close(handle)
 
 
-def _chase(tag: int) -> set[int]:
+def _kill_forking(tag: int) -> set[int]:
     """Kill processes that fork and exit at once: each is gone before a search reaches it, but the newest process id
-    of the system leads to the next one. Ends when none was found for `_CHASE_QUIET` seconds.
+    of the system leads to the next one. Ends when none was found for `_CHASE_QUIET_TIME` seconds.
     """
     killed: set[int] = set()
     shift = _ignored_bits(tag)
-    until = time.monotonic() + _CHASE_QUIET
+    until = time.monotonic() + _CHASE_QUIET_TIME
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb", buffering=0) as newest:
         while (now := time.monotonic()) < until:
             newest.seek(0)
@@ -181,7 +183,7 @@ def _chase(tag: int) -> set[int]:
             if process not in killed and _tag_of(process) >> shift == tag >> shift:
                 with contextlib.suppress(OSError):
                     os.kill(process, signal.SIGKILL)
-                    until = now + _CHASE_QUIET
+                    until = now + _CHASE_QUIET_TIME
                 killed.add(process)
     return killed
 
@@ -206,6 +208,7 @@ def create_cgroups(tag: int) -> str:
         os.mkdir(groups)
     except OSError:
         return ""
+    # `cgroup.kill` exists since Linux 5.14.
     if os.path.exists(os.path.join(groups, "cgroup.kill")) and _can_join(groups):
         return groups
     remove_cgroup(groups)

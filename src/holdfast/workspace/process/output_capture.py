@@ -19,6 +19,9 @@ __all__ = ["MAX_SHOWN", "Output", "OutputFile", "OutputFiles", "shorten"]
 _MAX_FILE_SIZE = 16 * 1024 * 1024
 _MAX_FILES = 64
 _TRUNCATED = b"\n[The rest was not kept.]\n"
+MAX_SHOWN = 30_000
+"""Maximum number of output characters shown to a model."""
+_BUFFER_SIZE = 65_536
 
 
 class OutputFile:
@@ -114,13 +117,6 @@ class OutputFiles:
         if not owner:
             return self._directory
         return self._directory / hashlib.blake2b(owner.encode(), digest_size=8).hexdigest()
-
-
-# Bounded buffer for command output: keeps the beginning and the end, counts the middle. Pure.
-
-MAX_SHOWN = 30_000
-"""Maximum number of output characters shown to a model."""
-_BUFFER_SIZE = 65_536
 
 
 class Output:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import open_directory, replaced_error
+from holdfast.workspace.files.safe_open import open_directory, replaced_error
 from holdfast.workspace.process.guard import CannotStart, Command, Guard, Tree, TreeEnd
 
 __all__ = [
@@ -33,6 +33,9 @@ __all__ = [
 
 _PIPE_CLOSE_DELAY = 0.5
 """Seconds until pipes are closed after the end of a tree; a process outside of it may hold them open."""
+_CHUNK = 1 << 16
+_MAX_RECORD = 1 << 20
+_MAX_STDERR = 8_192
 
 
 class _ReadPipeProtocol(asyncio.StreamReaderProtocol):
@@ -51,7 +54,7 @@ class GuardedChild:
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout = asyncio.StreamReader()
         self.stderr = asyncio.StreamReader()
-        tree.gone.add_done_callback(self._gone)
+        tree.gone.add_done_callback(self._close_pipes)
 
     async def connect(self, stdout: int, stderr: int, stdin: int | None) -> None:
         """Take over the descriptors. On failure all of them are closed."""
@@ -96,7 +99,7 @@ class GuardedChild:
             raise CannotStart(end.error)
         return 137 if end.code is None else end.code
 
-    def _gone(self, _: asyncio.Future[TreeEnd]) -> None:
+    def _close_pipes(self, _: asyncio.Future[TreeEnd]) -> None:
         if self.stdin is not None:
             self.stdin.close()
         for transport in self._transports:
@@ -149,13 +152,6 @@ class GuardedSpawn:
             child.close()
             raise
         return child
-
-
-# Child programs run for their output: lookup, start, streamed reading, and termination when the reader is done.
-
-_CHUNK = 1 << 16
-_MAX_RECORD = 1 << 20
-_MAX_STDERR = 8_192
 
 
 class Child(Protocol):

@@ -1,4 +1,6 @@
-"""Lookup of the files that program names refer to, in the current file system."""
+"""Lookup of the files that program names refer to, and expansion of glob patterns of a shell line, in the current file
+system.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +12,9 @@ _MULTI_CALL = frozenset({"busybox", "coreutils", "mise", "rustup", "toybox", "uu
 """Multi-call binaries: the name they are called by selects the program, not the file."""
 _MAX_COMPARED_SIZE = 64 << 20
 _MAX_LINKS = 40
+_SPECIAL = "*?["
+_MAX_EXPANSIONS = 1_024
+_MAX_ENTRIES = 50_000
 
 
 class ProgramFiles:
@@ -97,13 +102,6 @@ def _is_copy(path: str, other: str) -> bool:
             if block != two.read(1 << 20):
                 return False
     return True
-
-
-# Expansion of glob patterns in a shell line against the current file system.
-
-_SPECIAL = "*?["
-_MAX_EXPANSIONS = 1_024
-_MAX_ENTRIES = 50_000
 
 
 class _TooMany(Exception):

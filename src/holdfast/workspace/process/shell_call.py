@@ -1,4 +1,8 @@
-"""Shell commands: converts a line to a launch, and runs the lines a user types with `!`."""
+"""Shell commands: converts a line to a launch, and runs the lines a user types with `!`.
+
+The environment of a command consists of the client's variables and a selection of the server's, without any of
+Holdfast's own.
+"""
 
 import asyncio
 import os
@@ -9,14 +13,11 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.processes import ShellResult
-from holdfast.workspace.files.open_files import require_workspace
+from holdfast.workspace.files.safe_open import require_workspace
 from holdfast.workspace.process.command_process import Launch, Processes
 from holdfast.workspace.process.guard import CannotStart
 
 __all__ = ["Shell", "command_environment", "find_bash", "no_secrets"]
-
-
-# Environment of a command: the client's variables, a selection of the server's, and none of Holdfast's own. Pure.
 
 _FROM_SERVER = frozenset((
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "HOSTNAME",

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.files.open_files import stream_of
+from holdfast.workspace.files.safe_open import stream_of
 from holdfast.workspace.git.git_command import list_settings
 from holdfast.workspace.git.repository import MAX_FILE, read_bytes, read_path, resolve_gitfile
 from holdfast.workspace.sandbox.linked_git_dirs import PROTECTED_GIT, UNFINISHED
@@ -110,7 +110,7 @@ class _Work:
         self.unread: list[str] = []
 
     def visit(self, path: str, descriptor: int, status: os.stat_result, depth: int) -> None:
-        listing = self._known(path, status) or self._read(descriptor, status)
+        listing = self._previous_listing(path, status) or self._read(descriptor, status)
         self.listings[path] = listing
         if listing.is_git or os.path.basename(path).lower() == ".git":
             self.entries[path] = self._git_directory(path, descriptor, listing)
@@ -119,7 +119,7 @@ class _Work:
         for name in listing.folders:
             self._descend(os.path.join(path, name), name, descriptor, depth + 1)
 
-    def _known(self, path: str, status: os.stat_result) -> _Listing | None:
+    def _previous_listing(self, path: str, status: os.stat_result) -> _Listing | None:
         known = self._old.get(path)
         if known is None or not known.is_settled:
             return None
@@ -134,11 +134,11 @@ class _Work:
             status = os.stat(name, dir_fd=above, follow_symlinks=False)
             if not stat.S_ISDIR(status.st_mode):
                 return
-            known = self._known(path, status)
+            known = self._previous_listing(path, status)
             if known is not None and not known.folders and not known.links and not known.is_git:
                 self.listings[path] = known
                 return
-            with _opened(name, above, status) as descriptor:
+            with _open_directory(name, above, status) as descriptor:
                 self.visit(path, descriptor, status, depth)
         except FileNotFoundError:
             return
@@ -228,7 +228,7 @@ def _content(name: str, descriptor: int) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _opened(name: str, above: int, status: os.stat_result) -> Iterator[int]:
+def _open_directory(name: str, above: int, status: os.stat_result) -> Iterator[int]:
     """Open a directory. An own directory that a command made unreadable is made readable temporarily."""
     try:
         descriptor, restored = os.open(name, _FLAGS, dir_fd=above), -1
@@ -306,7 +306,7 @@ def is_plain_directory(path: str, root: str, accepted: Collection[str]) -> bool:
 
     `accepted` are the git directories that a linked work tree may share.
     """
-    if not _is(stat.S_ISDIR, path):
+    if not _matches_kind(stat.S_ISDIR, path):
         return False
     entries = {name: os.path.join(path, name) for name in ("commondir", "gitdir", "config", "config.worktree")}
     there = {name for name, place in entries.items() if os.path.lexists(place)}
@@ -322,7 +322,7 @@ def is_plain_directory(path: str, root: str, accepted: Collection[str]) -> bool:
 
 def is_plain_file(path: str, accepted: Collection[str]) -> bool:
     """Return whether a new `.git` file names an accepted git directory."""
-    return _is(stat.S_ISREG, path) and resolve_gitfile(path) in accepted
+    return _matches_kind(stat.S_ISREG, path) and resolve_gitfile(path) in accepted
 
 
 def is_plain_settings(data: bytes, path: str, root: str) -> bool:
@@ -400,12 +400,12 @@ def _has_only_samples(folder: str) -> bool:
     if not os.path.lexists(folder):
         return True
     try:
-        return _is(stat.S_ISDIR, folder) and all(name.endswith(".sample") for name in os.listdir(folder))
+        return _matches_kind(stat.S_ISDIR, folder) and all(name.endswith(".sample") for name in os.listdir(folder))
     except OSError:
         return False
 
 
-def _is(kind: object, path: str) -> bool:
+def _matches_kind(kind: object, path: str) -> bool:
     assert callable(kind)
     try:
         return bool(kind(os.lstat(path).st_mode))

@@ -130,7 +130,7 @@ def _is_directory(path: str) -> bool:
 _FILES = ("config", "config.worktree")
 _MAX_DEPTH = 10
 """Git refuses includes that are nested deeper."""
-_WORDS = (b"include", b"hookspath")
+_RELEVANT_KEYS = (b"include", b"hookspath")
 
 
 def named_paths(dot_git: str) -> Iterator[str]:
@@ -150,7 +150,7 @@ def named_paths(dot_git: str) -> Iterator[str]:
                 elif key == "core.worktree":
                     tops.append(os.path.join(directory, value))
                 elif _is_include(key):
-                    yield _included(value, file)
+                    yield _include_path(value, file)
     folders = [os.path.join(top, os.path.expanduser(value)) for top in tops for value in hooks]
     yield from folders
     for folder in (*folders, *(os.path.join(directory, "hooks") for directory in directories)):
@@ -182,18 +182,18 @@ def _settings(file: str, depth: int) -> Iterator[tuple[str, str, str]]:
         data = read_bytes(file)
     except OSError:
         return
-    if not any(word in data.lower() for word in _WORDS):
+    if not any(word in data.lower() for word in _RELEVANT_KEYS):
         return
     for key, value in list_settings(data) or ():
         if value:
             yield key, value, file
             if _is_include(key) and depth > 0:
-                yield from _settings(_included(value, file), depth - 1)
+                yield from _settings(_include_path(value, file), depth - 1)
 
 
 def _is_include(key: str) -> bool:
     return key == "include.path" or (key.startswith("includeif.") and key.endswith(".path"))
 
 
-def _included(value: str, file: str) -> str:
+def _include_path(value: str, file: str) -> str:
     return os.path.join(os.path.dirname(os.path.realpath(file)), os.path.expanduser(value))

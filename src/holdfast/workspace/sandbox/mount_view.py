@@ -101,17 +101,17 @@ def _add_empty_directories(view: "_View", plan: ViewPlan) -> None:
     shared = (os.path.realpath(_TMP), os.path.realpath(_LOST))
     view.add("bind", shared[0], plan.scratch)
     view.empty(shared[1], is_sealed=False)
-    for top in _tops(shared, (*plan.homes, *outside)):
+    for top in _topmost_missing(shared, (*plan.homes, *outside)):
         view.empty(top, is_sealed=True)
     for path in dict.fromkeys(os.path.realpath(path) for path in _PRIVATE if os.path.isdir(path)):
         view.empty(path, is_sealed=True)
     for home in sorted(plan.homes):
         view.empty(home, is_sealed=False)
-    for top in _tops(plan.homes, outside):
+    for top in _topmost_missing(plan.homes, outside):
         view.empty(top, is_sealed=True)
 
 
-def _tops(folders: Iterable[str], paths: Collection[str]) -> Iterator[str]:
+def _topmost_missing(folders: Iterable[str], paths: Collection[str]) -> Iterator[str]:
     """Yield the topmost directories to be created for paths in directories that commands can write.
 
     Their other entries must not look writable, because files written there would be lost. In `/tmp` they also prevent
@@ -229,7 +229,7 @@ def bubblewrap_options(mounts: Iterable[Mount]) -> list[str]:
 TOOLCHAINS = (".cargo", ".rustup", ".nvm", ".pyenv", ".local/bin", ".local/share/uv", "go")
 """Read-only in the sandbox."""
 
-_NEVER = (
+_NEVER_EXPOSED = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".git-credentials", ".config/git",
     ".password-store", ".config/gh", ".config/glab-cli", ".config/gcloud", ".config/op", ".config/holdfast",
     ".config/crush", ".config/systemd", ".config/autostart", ".config/containers", ".local/share/holdfast",
@@ -265,7 +265,7 @@ def is_private(path: str, homes: Iterable[str]) -> bool:
     for home in homes:
         if is_within(path, home):
             return True
-        never = [os.path.realpath(os.path.join(home, name)) for name in _NEVER]
+        never = [os.path.realpath(os.path.join(home, name)) for name in _NEVER_EXPOSED]
         # An exception may contain credential files of a toolchain: those are masked.
         credentials = [os.path.realpath(os.path.join(home, name)) for name in _CREDENTIALS]
         if any(is_within(place, path) for place in (*never, *credentials)):
@@ -286,10 +286,10 @@ def credentials_below(home: str, folder: str) -> Iterator[str]:
             continue
         if "token" in text.lower():
             yield os.path.join(home, name)
-    yield from _found_in(folder, depth=2)
+    yield from _iter_links(folder, depth=2)
 
 
-def _found_in(folder: str, depth: int) -> Iterator[str]:
+def _iter_links(folder: str, depth: int) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             found = [entry for _, entry in zip(range(_MAX_ENTRIES), entries, strict=False)]
@@ -299,7 +299,7 @@ def _found_in(folder: str, depth: int) -> Iterator[str]:
         if entry.name.lower() in _CREDENTIAL_NAMES or _is_home_socket(entry):
             yield entry.path
         elif depth > 1 and entry.is_dir(follow_symlinks=False):
-            yield from _found_in(entry.path, depth - 1)
+            yield from _iter_links(entry.path, depth - 1)
 
 
 def _is_home_socket(entry: os.DirEntry[str]) -> bool:

@@ -109,12 +109,12 @@ def _statement(code: int, value: int, if_true: int = 0, if_false: int = 0) -> by
 def _instructions(machines: tuple[_Machine, ...]) -> list[bytes]:
     found: list[bytes] = []
     for machine in machines:
-        body = _of_machine(machine)
+        body = _machine_filter(machine)
         found += [_statement(_LOAD, _MACHINE), _statement(_EQUAL, machine.audit, 0, len(body)), *body]
     return [*found, _statement(_RETURN, _REFUSE | _ENOSYS)]
 
 
-def _of_machine(machine: _Machine) -> list[bytes]:
+def _machine_filter(machine: _Machine) -> list[bytes]:
     """Return the filter for one processor. Every comparison jumps over the refusal that follows it."""
     body = [_statement(_LOAD, _NUMBER)]
     if machine is _X86_64:
@@ -167,7 +167,7 @@ def landlock_version() -> int:
     return max(0, int(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
-def _handled(version: int) -> int:
+def _handled_accesses(version: int) -> int:
     changes = _CHANGES
     for since, right in ((2, _REFER), (3, _TRUNCATE)):
         changes |= right if version >= since else 0
@@ -186,7 +186,7 @@ def restrict(writable: Sequence[str]) -> None:
     version = landlock_version()
     if version < 1:
         raise OSError(0, "this kernel has no Landlock")
-    changes = _handled(version)
+    changes = _handled_accesses(version)
     ruleset = _create(_Ruleset(changes, 0, 0), 8)
     for path in writable:
         _allow(ruleset, path, changes)

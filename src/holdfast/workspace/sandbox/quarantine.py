@@ -223,7 +223,7 @@ class SandboxCleanup:
         if not self._search_lock.acquire(blocking=max_age == 0.0):
             return
         try:
-            settings, scan = self._settings(), self._scan()
+            settings, scan = self._settings(), self._scan_git_dirs()
             with self._lock:
                 if self._started == self._ended == started:
                     self._known = _State(settings, scan.entries, self._parents(settings))
@@ -266,7 +266,7 @@ class SandboxCleanup:
                 earlier, self._pending = self._pending, ""
         return "\n".join(filter(None, (earlier, report)))
 
-    def _scan(self) -> Scan:
+    def _scan_git_dirs(self) -> Scan:
         entries: dict[str, GitEntry] = {}
         directories: dict[str, int] = {}
         too_deep: list[str] = []
@@ -302,14 +302,14 @@ class SandboxCleanup:
     # Comparison
 
     def _clean(self) -> str:
-        scan = self._scan()
+        scan = self._scan_git_dirs()
         moved = [*self._clean_settings(), *self._clean_entries(scan)]
         # Programs do not enter such directories by themselves, but their content cannot be compared.
         moved += [self._move(path) for path in scan.too_deep if path not in self._unchecked]
         unread = [path for path in scan.unread if path not in self._unchecked]
-        checked = self._scan() if moved else scan
+        checked = self._scan_git_dirs() if moved else scan
         if self._started - self._ended <= 1:
-            self._adopt(checked)
+            self._accept_entries(checked)
         else:
             # Another command may have exchanged directories during the search: everything is compared again at its
             # end.
@@ -330,7 +330,7 @@ class SandboxCleanup:
             _log.warning("%s", line)
         return "\n".join(report)
 
-    def _adopt(self, scan: Scan) -> None:
+    def _accept_entries(self, scan: Scan) -> None:
         """Treat accepted entries as known. They are new, so they are compared again after every command."""
         known = {entry.identity for entry in self._known.entries.values()}
         there = {entry.identity for entry in scan.entries.values()}
@@ -441,7 +441,7 @@ class SandboxCleanup:
 
     def _finish_earlier(self) -> None:
         try:
-            self._known = _decoded(msgspec.msgpack.decode(self._note.read_bytes(), type=_Stored))
+            self._known = _decode(msgspec.msgpack.decode(self._note.read_bytes(), type=_Stored))
         except (OSError, msgspec.DecodeError):
             return
         self._pending = self._clean()
@@ -449,7 +449,7 @@ class SandboxCleanup:
 
     def _write_note(self) -> None:
         if self._started > self._ended:
-            _write(self._note, msgspec.msgpack.encode(_encoded(self._known)))
+            _write(self._note, msgspec.msgpack.encode(_encode(self._known)))
         else:
             with contextlib.suppress(OSError):
                 self._note.unlink()
@@ -472,7 +472,7 @@ def _read_made(path: Path) -> set[tuple[int, int]]:
         return set()
 
 
-def _encoded(state: _State) -> _Stored:
+def _encode(state: _State) -> _Stored:
     def names(mapping: Mapping[str, T]) -> dict[bytes, T]:
         return {os.fsencode(name): value for name, value in mapping.items()}
 
@@ -484,7 +484,7 @@ def _encoded(state: _State) -> _Stored:
     return _Stored(names(settings), names(entries), names(state.parents))
 
 
-def _decoded(stored: _Stored) -> _State:
+def _decode(stored: _Stored) -> _State:
     def names(mapping: Mapping[bytes, T]) -> dict[str, T]:
         return {os.fsdecode(name): value for name, value in mapping.items()}
 

@@ -52,7 +52,7 @@ __all__ = [
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")
 _CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETUID", "CAP_SETGID")
-_LEAST_LANDLOCK = 3
+_MIN_LANDLOCK = 3
 """Earlier versions do not prevent truncation of files elsewhere."""
 _MAX_MOUNTED = 64
 """Git directories of the user whose settings are mounted read-only. Changes in further ones are found afterwards."""
@@ -170,7 +170,7 @@ class Sandbox:
         ]
         if self.policy.network:
             notes.append("The network is open: servers on this machine's TCP and UDP ports can be reached as well.")
-        protected = self._protected(self._named_by_git())
+        protected = self._protected_paths(self._named_by_git())
         return SandboxState(
             "workspace", self.mechanism, self.policy.network, writable, protected, tuple(notes), self._gaps()
         )
@@ -267,7 +267,7 @@ class Sandbox:
     # View of one command
 
     def _mounts(self, named: list[str]) -> tuple[list[Mount], tuple[str, ...]]:
-        protected = self._protected(named)
+        protected = self._protected_paths(named)
         shown = [self.policy.workspace, self.policy.scratch]
         hidden = [path for path in bound_sockets() if not any(is_within(place, path) for place in shown)]
         for path, _ in (*self._plan.home_readable, *self._plan.home_writable):
@@ -275,20 +275,20 @@ class Sandbox:
             hidden += credentials_below(home, path)
         plan = msgspec.structs.replace(
             self._plan,
-            pinned=self._pinned(),
+            pinned=self._pinned_directories(),
             protected=protected,
             hidden=(*self._hidden, *dict.fromkeys(hidden[:_MAX_SOCKETS])),
         )
         return build_mounts(plan), protected
 
-    def _protected(self, named: list[str]) -> tuple[str, ...]:
+    def _protected_paths(self, named: list[str]) -> tuple[str, ...]:
         """Return existing paths that no command may change: settings, and git files that name programs."""
         workspace = self.policy.workspace
         found = [os.path.join(workspace, name) for name in self.policy.protected] + named
         own = os.path.join(workspace, ".git")
         for number, (path, entry) in enumerate(self._cleanup.existing()):
             if number < _MAX_MOUNTED or path == own:
-                found += _obeyed(path, entry)
+                found += _program_paths(path, entry)
         if os.path.isdir(own) and not os.path.islink(own) and os.path.lexists(os.path.join(own, "HEAD")):
             # A missing directory cannot be mounted and could be created by a command; git creates it too.
             os.makedirs(os.path.join(own, "hooks"), exist_ok=True)
@@ -309,7 +309,7 @@ class Sandbox:
         paths = dict.fromkeys((*named, *map(os.path.realpath, named)))
         return [path for path in paths if path != workspace and is_within(workspace, path)]
 
-    def _pinned(self) -> tuple[str, ...]:
+    def _pinned_directories(self) -> tuple[str, ...]:
         """Return the repository directory. A renamed directory keeps its mounts, and another could be created in its
         place.
         """
@@ -328,7 +328,7 @@ class Sandbox:
         return [*options, "--chdir", cwd]
 
 
-def _obeyed(path: str, entry: GitEntry) -> list[str]:
+def _program_paths(path: str, entry: GitEntry) -> list[str]:
     """Return the paths of one git entry that name programs."""
     return [path] if entry.kind == "file" else [os.path.join(path, name) for name in PROTECTED_GIT]
 
@@ -353,7 +353,7 @@ def why_not(*, has_namespaces: bool, bubblewrap: str | None) -> str:
     if bubblewrap is not None:
         return ""
     version = landlock_version()
-    if version < _LEAST_LANDLOCK:
+    if version < _MIN_LANDLOCK:
         return f"bubblewrap is not installed, and this kernel has {'too old a' if version else 'no'} Landlock."
     if not has_namespaces:
         return "bubblewrap is not installed, and Landlock alone protects neither a repository nor the server."

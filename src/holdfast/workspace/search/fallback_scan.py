@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from holdfast.workspace.files.ignore_files import IgnoreRules
-from holdfast.workspace.files.open_files import entries_of, open_beneath, stream_of
+from holdfast.workspace.files.safe_open import entries_of, open_beneath, stream_of
 
 __all__ = ["ScanRequest", "main", "walk"]
 

@@ -1,0 +1,253 @@
+"""Retention of sessions, scans, jobs and output files, without any process."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from holdfast.domain.errors import ToolError
+from holdfast.domain.ids import RunId, SessionId
+from holdfast.domain.processes import JobInfo
+from holdfast.workspace.git.git_command import PrivateGit
+from holdfast.workspace.git.status_scan import GitScan, Scan
+from holdfast.workspace.process import command_process
+from holdfast.workspace.process.command_process import RunningCommand
+from holdfast.workspace.process.guard import LOST, UNPROVEN, TreeEnd
+from holdfast.workspace.process.jobs import JobLimits, Jobs
+from holdfast.workspace.process.output_capture import OutputFiles
+from holdfast.workspace.process.piped_process import Child
+from holdfast.workspace.project_context import ContextLoader, ContextOptions
+from trials.sandbox_escapes import git
+from workspace.test_search_programs import FakeProgram
+
+SESSION = SessionId("s1")
+
+
+# ProjectContext
+
+
+async def test_changed_context_files_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "AGENTS.md"
+    path.write_text("be kind")
+    os.utime(path, ns=(1, 1))
+    manners = ContextOptions(trailer="one")
+    lookout = ContextLoader(str(tmp_path), lambda: manners)
+    first = await lookout.load(SESSION)
+    assert await lookout.load(SESSION) is first
+    manners = ContextOptions(trailer="two")
+    assert (await lookout.load(SESSION)).trailer == "two"
+    manners = ContextOptions(trailer="two", notes=("note",))
+    assert (await lookout.load(SESSION)).notes == ("note",)
+    path.write_text("be calm")
+    os.utime(path, ns=(2, 2))
+    assert [file.text for file in (await lookout.load(SESSION)).context] == ["be calm"]
+
+
+async def test_a_session_has_one_scan(tmp_path: Path) -> None:
+    scans: list[Scan] = []
+
+    def scan() -> Scan:
+        scans.append(Scan(0.0))
+        return scans[-1]
+
+    lookout = ContextLoader(str(tmp_path), scan=scan)
+    for _ in range(3):
+        await lookout.load(SESSION)
+    await lookout.load(SessionId("s2"))
+    assert len(scans) == 2
+
+
+# Scans
+
+
+@pytest.mark.parametrize("failure", ["no start", "code", "killed"])
+async def test_failed_scan_ends_and_later_one_starts(tmp_path: Path, failure: str) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    git("init", "-q", cwd=top)
+
+    async def start(*_: Sequence[str] | str | Mapping[str, str]) -> Child:
+        if failure == "no start":
+            raise OSError
+        return FakeProgram(b" M half\0", b"fatal: broken", 128 if failure == "code" else 137)
+
+    environment = {"PATH": os.environ["PATH"]}
+    scans = GitScan(PrivateGit(str(tmp_path / "git")), start, str(top), environment)
+    first = scans.current()
+    first.started -= 61
+    assert scans.current() is first, "one that is running is not old"
+    await scans.finished()
+    assert (first.changes, first.is_done) == (None, True)
+    assert scans.current() is not first
+    await scans.close()
+
+
+# Commands
+
+
+class Tree:
+    """A process tree that ends on request of the test."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[TreeEnd] = loop.create_future()
+        self.exited: asyncio.Future[int | None] = loop.create_future()
+        self.is_lost = False
+        self.graces: list[float] = []
+
+    def stop(self, grace: float) -> None:
+        self.graces.append(grace)
+        self.end(TreeEnd(was_killed=True))
+
+    def set_linger(self, linger: float | None) -> None: ...
+
+    def end(self, end: TreeEnd) -> None:
+        if not self.gone.done():
+            self.gone.set_result(end)
+
+
+Start = Callable[..., tuple[Tree, RunningCommand, int]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Start a fake command. Returns the end of its output to write to."""
+    trees: list[Tree] = []
+    writes: list[int] = []
+
+    def start_fake(
+        said: list[str] | None = None, over: Callable[[], str] | None = None
+    ) -> tuple[Tree, RunningCommand, int]:
+        tree = Tree()
+        reads = []
+        for _ in range(2):
+            reading, writing = os.pipe()
+            reads.append(reading)
+            writes.append(writing)
+        say = said.append if said is not None else lambda _: None
+        trees.append(tree)
+        running = RunningCommand(cast(Any, tree), (reads[0], reads[1]), OutputFiles(tmp_path / "spills"), say, over)
+        return tree, running, writes[-2]
+
+    yield start_fake
+    for tree in trees:
+        tree.end(TreeEnd())
+    await asyncio.sleep(0)
+    for descriptor in writes:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("cleaned", "end", "remark"),
+    [
+        (None, TreeEnd(code=0), ""),
+        (None, TreeEnd(code=0, is_lost=True), LOST),
+        ("", TreeEnd(code=0), ""),
+        ("[moved]", TreeEnd(code=0), "[moved]"),
+        ("[moved]", TreeEnd(code=0, is_lost=True), f"[moved]\n{LOST}"),
+        ("", TreeEnd(code=0, is_lost=True, is_unproven=True), UNPROVEN),
+    ],
+)
+async def test_remark_about_end_of_command(start: Start, cleaned: str | None, end: TreeEnd, remark: str) -> None:
+    tree, running, _ = start(None, None if cleaned is None else lambda: cleaned)
+    tree.end(end)
+    assert await running.wait() == end
+    assert running.remark == remark
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(5, False), (6, True)])
+async def test_live_output_is_bounded(start: Start, monkeypatch: pytest.MonkeyPatch, size: int, is_cut: bool) -> None:
+    monkeypatch.setattr(command_process, "_MAX_LIVE", 5)
+    said: list[str] = []
+    tree, running, writing = start(said)
+    os.write(writing, b"abcdefg"[:size])
+    tree.end(TreeEnd(code=0))
+    await running.wait()
+    assert "".join(said) == "abcde" + "\n[more is not shown while it runs]\n" * is_cut
+    assert running.stdout.excerpt() == "abcdefg"[:size]
+
+
+# Output files
+
+
+class Full:
+    def write(self, _: bytes) -> int:
+        raise OSError(28, "full")
+
+    def close(self) -> None: ...
+
+
+def test_unwritable_output_file_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spills = OutputFiles(tmp_path / "spills")
+    file = spills.new_file("out")
+    file.add("text")
+    assert file.path is not None
+    assert file.path.read_text() == "text"
+    file.close()
+
+    def fdopen(descriptor: int, *_: object, **__: object) -> Full:
+        os.close(descriptor)
+        return Full()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", fdopen)
+        full = spills.new_file("out")
+        full.add("text")
+    full.add("more")
+    assert full.path is None
+
+
+def test_only_output_files_are_removed(tmp_path: Path) -> None:
+    """Names are read from messages, which are untrusted."""
+    spills = OutputFiles(tmp_path / "spills")
+    own, other = spills.for_owner("s1").new_path("out"), spills.for_owner("s2").new_path("out")
+    outside = tmp_path / "outside.txt"
+    unowned = tmp_path / "spills" / "old.txt"
+    for path in (own, other, outside, unowned):
+        path.write_text("x")
+    spills.remove("", ["../outside.txt", str(outside), "none.txt", str(other)])
+    assert all(path.exists() for path in (own, other, outside, unowned))
+    spills.remove("s1", ["../elsewhere/old.txt"])
+    assert [path.exists() for path in (own, other, outside, unowned)] == [False, True, True, False]
+
+
+# Jobs
+
+
+def job_of(run: str) -> JobInfo:
+    return JobInfo("", SESSION, RunId(run), "sleep 9", "", "/", 1)
+
+
+async def test_grace_of_jobs(start: Start) -> None:
+    """Jobs of a run already had its grace; jobs stopped by a user have their own."""
+
+    async def graces(end: Callable[[Jobs], Any]) -> list[float]:
+        jobs = Jobs(lambda: 1)
+        tree, running, _ = start()
+        jobs.add(job_of("r1"), running)
+        await end(jobs)
+        return tree.graces
+
+    assert await graces(lambda jobs: jobs.kill("001")) == [2.0]
+    assert await graces(lambda jobs: jobs.end_run(RunId("r1"))) == [0.1]
+    assert await graces(lambda jobs: jobs.end_run(RunId("r2"))) == []
+    assert await graces(lambda jobs: jobs.end_session(SESSION)) == [0.1]
+    assert await graces(lambda jobs: jobs.close()) == [2.0]
+    assert await graces(lambda jobs: jobs.close(0.5)) == [0.5]
+    assert JobLimits() == JobLimits(50, 28_800_000, 2.0, 0.1)
+
+
+async def test_fault_is_attributed_to_its_run(start: Start) -> None:
+    jobs = Jobs(lambda: 1)
+    tree, running, _ = start()
+    jobs.add(job_of("r1"), running)
+    assert jobs.fault_of(RunId("r1")) == ""
+    tree.is_lost = True
+    assert jobs.fault_of(RunId("r2")) == ""
+    assert "The command: sleep 9" in jobs.fault_of(RunId("r1"))
+    await jobs.close()
+    with pytest.raises(ToolError):
+        jobs.add(job_of("r3"), start()[1])
