@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.play import session_event
+from client.scripted_server import session_event
 from client.worlds import Harness
 from holdfast.client.events import StreamEvent, UnknownEvent, decode_event
 from holdfast.client.view import View, ViewSettings
@@ -42,7 +42,7 @@ S1, S2 = SessionId("s1"), SessionId("s2")
 
 
 def shown(view: View) -> dict[str, Any]:
-    """All that a screen could show, in its order."""
+    """Return everything a screen could show, in its order."""
     return {
         "cursor": view.cursor,
         "sessions": view.sessions,
@@ -65,7 +65,7 @@ def world_shown(harness: Harness) -> dict[str, Any]:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_snapshot_with_later_events_equals_all_events(seed: int) -> None:
-    """R6: number, time and way of joining change nothing. Also for one who keeps only what is looked at."""
+    """R6: number, time and way of joining change nothing. Also for a view that keeps only the watched session."""
     chance = Random(seed)
     harness = Harness(chance)
     joined: list[tuple[View, int]] = [(View(), 0)]
@@ -79,7 +79,7 @@ def test_a_snapshot_with_later_events_equals_all_events(seed: int) -> None:
         for item in harness.said[start:]:
             view.apply(item)
             if chance.randint(0, 9) == 0:
-                # Looking changes nothing.
+                # Reading changes nothing.
                 view.messages(S1)
         assert shown(view) == world_shown(harness)
 
@@ -87,14 +87,14 @@ def test_a_snapshot_with_later_events_equals_all_events(seed: int) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_snapshot_ahead_of_the_stream_is_not_undone_by_it(seed: int) -> None:
-    """A reader that has seen the stream up to one moment takes a snapshot of a later one, then reads on."""
+    """A reader of the stream up to one moment takes a later snapshot, then continues reading."""
     chance = Random(seed)
     harness = Harness(chance)
     for _ in range(chance.randint(1, 40)):
         harness.step()
     here = chance.randint(0, len(harness.said))
     while harness.said and harness.said[-1].number is None:
-        # What grows after the last number is repeated by the stream itself, in whole parts.
+        # The stream repeats growth after the last number itself, in whole parts.
         harness.step()
     snapshot = harness.snapshot(S1)
     for _ in range(chance.randint(0, 20)):
@@ -118,7 +118,7 @@ def delta(offset: int, text: str) -> StreamEvent:
 
 
 def test_deltas_are_joined_when_a_message_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many deltas come, the text is copied a few times only."""
+    """The text is copied a few times only, however many deltas arrive."""
     copies: list[int] = []
     extended = growth_module._append_text
 
@@ -193,7 +193,7 @@ def test_a_gap_makes_the_view_stale_until_a_snapshot() -> None:
     assert (view.is_stale, view.cursor) == (True, 90)
     view.load(SnapshotBody(95, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (message_of("a"),), ()), S1)
     assert not view.is_stale
-    # The stream is at 90 and the snapshot at 95: what grows between them is in the snapshot.
+    # The stream is at 90 and the snapshot at 95: growth between them is in the snapshot.
     assert not view.apply(delta(1, "old"))
     assert not view.apply(StreamEvent(session_event("s1"), 95))
     assert view.apply(delta(1, "b"))
@@ -217,8 +217,8 @@ def test_notices_are_bounded() -> None:
     assert [notice.error for notice in view.notices] == ["6", "7", "8"]
 
 
-def asked(kind: str, payload: dict[str, object]) -> StreamEvent:
-    """An ask as it comes on the wire."""
+def request_event(kind: str, payload: dict[str, object]) -> StreamEvent:
+    """Build a request as it is on the wire."""
     known: dict[str, object] = {}
     if kind == "permission_request":
         known = {"session_id": "s", "tool_name": "bash", "description": "", "action": "x", "params": {}, "path": "/"}
@@ -230,14 +230,16 @@ def asked(kind: str, payload: dict[str, object]) -> StreamEvent:
 
 def test_requests_are_added_and_removed() -> None:
     view = View()
-    view.apply(asked("permission_request", {"id": "p1", "tool_call_id": "c"}))
-    view.apply(asked("permission_request", {"id": "p2", "tool_call_id": "c2"}))
-    view.apply(asked("question_batch_request", {"id": "q"}))
-    view.apply(asked("permission_notification", {"tool_call_id": "c", "granted": False, "denied": False}))
+    view.apply(request_event("permission_request", {"id": "p1", "tool_call_id": "c"}))
+    view.apply(request_event("permission_request", {"id": "p2", "tool_call_id": "c2"}))
+    view.apply(request_event("question_batch_request", {"id": "q"}))
+    view.apply(request_event("permission_notification", {"tool_call_id": "c", "granted": False, "denied": False}))
     assert (list(view.permissions), list(view.questions)) == (["p1", "p2"], ["q"])
-    view.apply(asked("permission_notification", {"tool_call_id": "c", "granted": False, "denied": True}))
-    view.apply(asked("permission_notification", {"tool_call_id": "?", "id": "p2", "granted": False, "denied": True}))
-    view.apply(asked("question_batch_notification", {"batch_id": "q"}))
+    view.apply(request_event("permission_notification", {"tool_call_id": "c", "granted": False, "denied": True}))
+    view.apply(
+        request_event("permission_notification", {"tool_call_id": "?", "id": "p2", "granted": False, "denied": True})
+    )
+    view.apply(request_event("question_batch_notification", {"batch_id": "q"}))
     assert (view.permissions, view.questions) == ({}, {})
 
 
@@ -251,11 +253,11 @@ def test_each_way_to_close_a_permission_request(word: str) -> None:
 
 
 def test_the_end_of_a_run_closes_its_requests() -> None:
-    """Also when nobody withdrew them, because the server that asked is gone."""
+    """Also if they were not withdrawn, because their server is gone."""
     view = View()
-    view.apply(asked("permission_request", {"id": "p1", "tool_call_id": "c", "run_id": "r1"}))
-    view.apply(asked("permission_request", {"id": "p2", "tool_call_id": "c2", "run_id": "r2"}))
-    view.apply(asked("question_batch_request", {"id": "q", "run_id": "r1"}))
+    view.apply(request_event("permission_request", {"id": "p1", "tool_call_id": "c", "run_id": "r1"}))
+    view.apply(request_event("permission_request", {"id": "p2", "tool_call_id": "c2", "run_id": "r2"}))
+    view.apply(request_event("question_batch_request", {"id": "q", "run_id": "r1"}))
     end = RunComplete(SessionId("s"), MessageId(""), RunId("r1"), "interrupted")
     view.apply(StreamEvent(RunCompleteEvent(Change("updated", end)), 9))
     assert (list(view.permissions), list(view.questions)) == (["p2"], [])

@@ -1,4 +1,4 @@
-"""A long-running client: heartbeats of its stream, and a server that is lost for a moment or longer."""
+"""A long-running client: heartbeats of its stream, and a server that is lost for a short or a long time."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client.play import chunk, frame_of, session_event, stream_head
+from client.scripted_server import chunk, frame_of, session_event, stream_head
 from holdfast.client import sync_client, workspace_connection
 from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, ConnectionLost
@@ -25,7 +25,7 @@ LOOK = 0.5
 
 
 class Steps:
-    """A clock that goes on by four seconds whenever somebody looks at it, and then does what is due."""
+    """A clock that advances by four seconds at every reading, and then runs due callbacks."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -49,7 +49,7 @@ def test_a_heartbeat_resets_the_timeout_like_an_event(is_alive: bool, monkeypatc
             if is_alive:
                 theirs.sendall(chunk(HEARTBEAT))
             else:
-                # Something has to come, or the wait is a real one.
+                # An event has to arrive, or the wait is a real one.
                 clock.due[begin + 8] = lambda: monkeypatch.setattr(clock, "now", begin + 40)
             clock.due[begin + 20] = lambda: theirs.sendall(chunk(frame_of(session_event("a"), 1)))
             items = iter(stream)
@@ -61,7 +61,7 @@ def test_a_heartbeat_resets_the_timeout_like_an_event(is_alive: bool, monkeypatc
 
 
 class Events:
-    """A stream that the test moves."""
+    """A stream controlled by the test."""
 
     def __init__(self, items: list[int]) -> None:
         self.is_connected = True
@@ -88,12 +88,12 @@ class Events:
 
 
 async def _at_once(function: Callable[..., object], *args: object) -> object:
-    """Nothing is left for later: what has not happened by then does not."""
+    """Run the function at once instead of later."""
     return function(*args)
 
 
 class Harness:
-    """A directory's workspace, of which it is known how often it was entered, and from where it was followed."""
+    """A workspace that records how often it was entered and from which cursor it was followed."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *, can_be_started: bool = True, where: ServerLocation | None = None
@@ -169,10 +169,10 @@ async def test_a_lost_server_is_located_again_and_a_short_interruption_is_ignore
     clock = Clock()
     await harness.stay.enter()
 
-    async def take(_: object) -> None:
+    async def receive(_: object) -> None:
         return
 
-    following = start(harness.stay.follow(take))
+    following = start(harness.stay.follow(receive))
     await settle_down()
     for look in looks:
         harness.streams[0].is_connected = look == "+"
@@ -185,18 +185,18 @@ async def test_a_lost_server_is_located_again_and_a_short_interruption_is_ignore
 
 
 async def test_a_stream_that_ended_is_reopened_at_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody watches the old one any more; a refusal is tried again, later each time."""
+    """The old one is not read any more; a refusal is retried with growing delays."""
     harness = Harness(monkeypatch)
     clock = Clock()
     await harness.stay.enter()
     taken: list[object] = []
 
-    async def take(item: object) -> None:
+    async def receive(item: object) -> None:
         taken.append(item)
 
     harness.items += [4, 5]
     harness.stay.cursor = 3
-    following = start(harness.stay.follow(take))
+    following = start(harness.stay.follow(receive))
     await until(lambda: len(taken) == 2)
     harness.refusals = 1
     harness.streams[0].over.set()
