@@ -246,9 +246,9 @@ def test_requests_are_added_and_removed() -> None:
 @pytest.mark.parametrize("word", ["granted", "denied", "withdrawn"])
 def test_each_way_to_close_a_permission_request(word: str) -> None:
     view = View()
-    view.apply(asked("permission_request", {"id": "p1", "tool_call_id": "c"}))
+    view.apply(request_event("permission_request", {"id": "p1", "tool_call_id": "c"}))
     notice: dict[str, object] = {"granted": False, "denied": False, "withdrawn": False, word: True}
-    assert view.apply(asked("permission_notification", {"tool_call_id": "c", **notice}))
+    assert view.apply(request_event("permission_notification", {"tool_call_id": "c", **notice}))
     assert view.permissions == {}
 
 

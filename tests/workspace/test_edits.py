@@ -1,6 +1,5 @@
 """Text replacement: correct, and in time linear in the size of the text."""
 
-
 import pytest
 
 from holdfast.domain.errors import ToolError
