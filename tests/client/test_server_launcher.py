@@ -80,6 +80,7 @@ SOCKET_DIRECTORIES: list[tuple[dict[str, str], tuple[str, ...]]] = [
     ({"XDG_RUNTIME_DIR": "/run/user/7"}, ("/run/user/7/holdfast", "/tmp/holdfast-7")),
     ({"XDG_RUNTIME_DIR": "run"}, ("/tmp/holdfast-7",)),
     ({"XDG_RUNTIME_DIR": ""}, ("/tmp/holdfast-7",)),
+    ({"XDG_RUNTIME_DIR": "/run/a\nb"}, ("/tmp/holdfast-7",)),
 ]
 
 

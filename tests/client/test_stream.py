@@ -133,8 +133,12 @@ async def test_gap_is_returned_and_stream_continues() -> None:
         Client(address) as client,
         client.events(W, since=5, backoff=no_delay()) as stream,
     ):
-        items = await numbered(stream, 71)
-    assert isinstance(items[0].event, GapEvent)
+        first = await anext(stream)
+        assert isinstance(first.event, HelloEvent)
+        gap = await anext(stream)
+        assert isinstance(gap.event, GapEvent)
+        assert stream.cursor == 70
+        await numbered(stream, 71)
     assert asked == ["5", "70"]
     assert stream.cursor == 71
 

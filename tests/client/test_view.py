@@ -4,6 +4,7 @@ import json
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,8 +28,11 @@ from holdfast.domain.events import (
     RunComplete,
     RunCompleteEvent,
     RunEvent,
+    SessionEvent,
+    ToolOutput,
+    ToolOutputEvent,
 )
-from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.messages import Message, Part, Text, TextPart, text_of
 from holdfast.domain.runs import Run
 from holdfast.http11.sse import SseEvent
@@ -239,6 +243,15 @@ def test_requests_are_added_and_removed() -> None:
     assert (view.permissions, view.questions) == ({}, {})
 
 
+@pytest.mark.parametrize("word", ["granted", "denied", "withdrawn"])
+def test_each_way_to_close_a_permission_request(word: str) -> None:
+    view = View()
+    view.apply(request_event("permission_request", {"id": "p1", "tool_call_id": "c"}))
+    notice: dict[str, object] = {"granted": False, "denied": False, "withdrawn": False, word: True}
+    assert view.apply(request_event("permission_notification", {"tool_call_id": "c", **notice}))
+    assert view.permissions == {}
+
+
 def test_the_end_of_a_run_closes_its_requests() -> None:
     """Also if they were not withdrawn, because their server is gone."""
     view = View()
@@ -257,3 +270,103 @@ def test_presence_and_unknown_events() -> None:
     assert not view.apply(StreamEvent(UnknownEvent("weather", {"payload": {}}), 3))
     assert not view.apply(StreamEvent(UnknownEvent("permission_request", "nonsense"), 4))
     assert view.cursor == 4
+
+
+def snapshot(cursor: int, **fields: Any) -> SnapshotBody:  # noqa: ANN401
+    made = SnapshotBody(cursor, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (), ())
+    return msgspec.structs.replace(made, **fields)
+
+
+def output_of(text: str, call: str = "c", session: SessionId = S1) -> StreamEvent:
+    return StreamEvent(ToolOutputEvent(ToolOutput(session, MessageId("m"), ToolCallId(call), 0, text)))
+
+
+def test_a_snapshot_replaces_everything() -> None:
+    view = View(ViewSettings(keeps_all=False))
+    view.load(snapshot(1, messages=(message_of("a"),)), S1)
+    view.apply(output_of("old"))
+    assert view.outputs == {"c": "old"}
+    view.load(snapshot(2), S2)
+    assert (view.outputs, view.messages(S1)) == ({}, ())
+    view.apply(StreamEvent(MessageEvent(Change("created", message_of("b"))), 3))
+    view.apply(StreamEvent(MessageEvent(Change("created", message_of("c", session=S2))), 4))
+    assert view.messages(S1) == (), "it is not watched any more"
+    assert [text_of(message) for message in view.messages(S2)] == ["c"]
+
+
+def test_the_end_of_a_long_output_is_kept() -> None:
+    view = View(ViewSettings(output=4))
+    view.load(snapshot(1), S1)
+    for text in ("abc", "def"):
+        assert view.apply(output_of(text))
+    assert view.outputs == {"c": "cdef"}
+    assert not view.apply(output_of("x", "d", S2)), "its session is not shown"
+
+
+def test_runs_of_a_snapshot_are_forgotten_in_the_order_of_their_ends() -> None:
+    ended = [
+        msgspec.structs.replace(run_of(name), state="ended", number=number, ended_at=at)
+        for name, number, at in (("a", 1, 9), ("b", 2, 5), ("c", 3, 9))
+    ]
+    view = View(ViewSettings(ended_runs=3))
+    view.load(snapshot(1, runs=(ended[2], ended[0], ended[1])))
+    assert list(view.runs) == ["a", "b", "c"]
+    for number, (name, left) in enumerate({"d": "acd", "e": "cde"}.items()):
+        view.apply(StreamEvent(RunEvent(Change("created", run_of(name))), 2 * number + 2))
+        view.apply(StreamEvent(end_of(name), 2 * number + 3))
+        assert "".join(view.runs) == left
+
+
+def test_a_deleted_run_makes_room_for_another() -> None:
+    view = View(ViewSettings(ended_runs=2))
+    for number, name in enumerate("ab"):
+        view.apply(StreamEvent(RunEvent(Change("created", run_of(name))), 2 * number + 1))
+        view.apply(StreamEvent(end_of(name), 2 * number + 2))
+    view.apply(StreamEvent(RunEvent(Change("deleted", run_of("b"))), 5))
+    view.apply(StreamEvent(RunEvent(Change("created", run_of("c"))), 6))
+    view.apply(StreamEvent(end_of("c"), 7))
+    assert list(view.runs) == ["a", "c"]
+
+
+def test_every_fact_of_an_end_is_in_the_run() -> None:
+    view = View()
+    view.apply(StreamEvent(RunEvent(Change("created", run_of("r"))), 1))
+    changed = msgspec.structs.replace(run_of("r"), prompt="do that")
+    view.apply(StreamEvent(RunEvent(Change("updated", changed)), 2))
+    assert view.runs[RunId("r")].prompt == "do that"
+    end = RunComplete(S1, MessageId("m"), RunId("r"), "failed", error="no", folded_into=RunId("q"))
+    view.apply(StreamEvent(RunCompleteEvent(Change("updated", end)), 3))
+    run = view.runs[RunId("r")]
+    assert (run.state, run.outcome, run.error, run.message_id, run.folded_into) == ("ended", "failed", "no", "m", "q")
+
+
+@pytest.mark.parametrize(("at", "expected"), [(3, 7), (9, 9)])
+def test_a_message_never_makes_a_session_older(at: int, expected: int) -> None:
+    view = View()
+    session = session_event("s1")
+    assert isinstance(session, SessionEvent)
+    view.apply(
+        StreamEvent(SessionEvent(Change("created", msgspec.structs.replace(session.change.object, updated_at=7))), 1)
+    )
+    message = msgspec.structs.replace(message_of("a"), updated_at=at)
+    view.apply(StreamEvent(MessageEvent(Change("created", message)), 2))
+    assert view.sessions[S1].updated_at == expected
+
+
+@pytest.mark.parametrize("keeps_all", [True, False])
+def test_forgetting_a_session(keeps_all: bool) -> None:
+    view = View(ViewSettings(keeps_all=keeps_all))
+    view.load(snapshot(1, messages=(message_of("a"),)), S1)
+    view.forget(S1)
+    view.apply(StreamEvent(MessageEvent(Change("created", message_of("b", "n"))), 2))
+    assert [text_of(message) for message in view.messages(S1)] == (["a", "b"] if keeps_all else [])
+
+
+def test_deltas_after_a_gap_belong_to_the_snapshot_that_follows() -> None:
+    """A gap moves the stream too: a snapshot of the same number is not ahead of it."""
+    view = View()
+    view.apply(StreamEvent(session_event("s1"), 5))
+    view.apply(StreamEvent(GapEvent(Gap(90, 80, 1))))
+    view.load(snapshot(90, messages=(message_of("a"),)), S1)
+    assert view.apply(delta(1, "b"))
+    assert text_of(view.messages(S1)[0]) == "ab"
