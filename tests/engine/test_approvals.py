@@ -79,10 +79,15 @@ async def test_r4_recovery_withdraws_the_requests_of_interrupted_runs() -> None:
     scenario = Scenario(ledger)
     dead = await scenario.open()
     other = (await dead.workspace.sessions.create("other")).id
-    for session in (dead.session, other):
-        await dead.workspace.inputs.submit(_prompt(session))
     asks = dead.workspace.approvals
-    await until(lambda: len(asks.permissions) == len(asks.questions) == 2)
+
+    async def until_open(count: int) -> None:
+        await until(lambda: len(asks.permissions) == len(asks.questions) == count)
+
+    # The requests of the first run are older than the second run.
+    for count, session in enumerate((dead.session, other), 1):
+        await dead.workspace.inputs.submit(_prompt(session))
+        await until_open(count)
     await asks.grant(asks.permissions[0].id, "allow", by="a client")
     bodies = [body for _, body in await ledger.events_after(dead.workspace.record.id, 0, 1_000)]
     again = await Harness.open(ScriptedModel([]), ledger=ledger, ids="later")

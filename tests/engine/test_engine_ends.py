@@ -13,6 +13,7 @@ from holdfast.domain.ledger import EndRun, Entry
 from holdfast.domain.model_requests import ModelRequest, StreamPart
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.lifecycle import Cancel, Head
+from holdfast.engine.run_end import INTERRUPTED
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, until
@@ -170,7 +171,7 @@ async def test_graceful_shutdown_parks_waiting_runs() -> None:
     await harness.prompt("four", "r4", session=other.id)
     assert harness.workspace.engine.lane(other.id).head == Head(RunId("r4"))
     await harness.close()
-    assert [(end.run_id, end.outcome) for end in harness.ends()] == [("r1", "interrupted")]
+    assert [(end.run_id, end.outcome, end.error) for end in harness.ends()] == [("r1", "interrupted", INTERRUPTED)]
     with pytest.raises(WorkspaceClosing):
         await harness.prompt("late", "r5")
     again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
@@ -225,19 +226,25 @@ async def test_a_provider_error_is_shown_verbatim() -> None:
     assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", "Quota used up.")
 
 
-async def test_prompts_are_refused_while_an_end_cannot_be_stored() -> None:
-    """Even if the disk could store the prompt: it could not store its end."""
-    ledger = GatedLedger()
-    settings = EngineSettings(titles=False, retry_first=0.001)
-    harness = await Harness.open(ScriptedModel(echo), ledger=ledger, settings=settings)
-    ledger.refused = (EndRun,)
-    await harness.prompt("one", "r1")
-    await until(lambda: harness.workspace.engine.storage_fails)
-    with pytest.raises(StorageUnavailable):
-        await harness.prompt("two", "r2")
-    ledger.refused = ()
-    await harness.quiet()
-    assert [end.run_id for end in harness.ends()] == ["r1"]
+def test_prompts_are_refused_while_an_end_cannot_be_stored() -> None:
+    """Even if the disk could store the prompt: it could not store its end. The refusal follows the attempt at once."""
+
+    async def main() -> None:
+        ledger = GatedLedger()
+        settings = EngineSettings(titles=False, retry_first=60.0, retry_longest=60.0)
+        harness = await Harness.open(ScriptedModel(echo), ledger=ledger, settings=settings)
+        ledger.refused = (EndRun,)
+        await harness.prompt("one", "r1")
+        await until(lambda: harness.workspace.engine.storage_fails)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(StorageUnavailable):
+            await harness.prompt("two", "r2")
+        assert asyncio.get_running_loop().time() - began < 0.1
+        ledger.refused = ()
+        await harness.quiet()
+        assert [end.run_id for end in harness.ends()] == ["r1"]
+
+    in_virtual_time(main)
 
 
 async def test_the_first_prompt_after_the_storage_works_again_is_accepted_at_once() -> None:

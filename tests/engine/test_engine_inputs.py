@@ -211,24 +211,45 @@ def test_a_slow_tool_delays_the_response_to_a_cancel_by_a_moment_only() -> None:
     in_virtual_time(main)
 
 
-async def test_cancel_survives_the_removal_of_an_interrupting_prompt() -> None:
-    """R3: the prompt was refused and its cancel marks are removed, except from a run cancelled by another request."""
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "shut down"])
+async def test_a_refused_interrupt_withdraws_only_its_own_cancels(is_cancelled: bool) -> None:
+    """R3: the prompt that was to interrupt is refused because the workspace closes. It has marked the head and the run
+    folded into it; the marks stay if another client cancelled them meanwhile.
+    """
     ledger = GatedLedger()
-    harness, gone = await stubborn_harness(ledger)
+    at_work, gone = Gate(), Gate()
+
+    async def stubborn(_context: ToolContext, _arguments: dict[str, object]) -> ToolOutcome:
+        try:
+            await at_work()
+        finally:
+            await gone()
+        return ToolOutcome("")
+
+    first = GatedTool("first")
+    model = ScriptedModel([Step((Call("first"),)), Step((Call("stubborn"),))])
+    harness = await Harness.open(model, ledger=ledger, tools=[first, SimpleTool("stubborn", stubborn)])
+    await harness.prompt("one", "r1")
+    await first.gate.reached.wait()
+    await harness.prompt("folded", "f1", delivery="steer")
+    first.gate.open()
+    await at_work.reached.wait()
     ledger.hold()
     asking = start(harness.prompt("instead", "r2", delivery="interrupt"))
     await ledger.gate.reached.wait()
-    stopping = start(harness.cancel())
+    stopping = start(harness.cancel()) if is_cancelled else None
     closing = start(harness.close())
     await settle_down()
     ledger.gate.open()
     with pytest.raises(WorkspaceClosing):
         await asking
-    assert await stopping == ("r1",)
-    assert (await harness.run("r1")).cancel_requested, "a server killed now does not take it up again"
+    if stopping is not None:
+        assert await stopping == ("r1", "f1")
+    marks = {name: (await harness.run(name)).cancel_requested for name in ("r1", "f1")}
+    assert marks == {"r1": is_cancelled, "f1": is_cancelled}, "a server that is killed now leaves them so"
     gone.open()
     await closing
-    assert harness.end_of("r1").outcome == "cancelled"
+    assert harness.end_of("r1").outcome == ("cancelled" if is_cancelled else "interrupted")
 
 
 def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
@@ -335,6 +356,7 @@ async def test_a_fold_that_cannot_be_stored_ends_both_runs() -> None:
     assert harness.end_of("r1").outcome == "failed"
     assert harness.end_of(steering.run_id).folded_into == "r1"
     await harness.assert_valid()
+    assert "user:steer" in await harness.outline(), "the prompt is stored with the end"
 
 
 def test_a_cancel_covers_prompts_that_were_being_written() -> None:
@@ -388,3 +410,52 @@ async def test_cancel_of_a_run_that_has_just_finished_returns_its_outcome() -> N
     assert not stopping.done()
     ledger.gate.open()
     assert (await stopping).outcome == "completed"
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["waits", "leaves"])
+def test_a_caller_waits_for_an_end_that_is_retried(leaves: bool) -> None:
+    """The run has finished by itself and its end could not be stored yet. The end does not depend on the caller."""
+
+    async def main() -> None:
+        ledger = GatedLedger()
+        settings = EngineSettings(titles=False, retry_first=60.0, retry_longest=60.0)
+        harness = await Harness.open(ScriptedModel(echo), ledger=ledger, settings=settings)
+        ledger.refused = (EndRun,)
+        await harness.prompt("one", "r1")
+        await until(lambda: harness.workspace.engine.storage_fails)
+        stopping = start(harness.workspace.inputs.cancel_run(RunId("r1")))
+        await asyncio.sleep(1)
+        assert not stopping.done()
+        if leaves:
+            stopping.cancel()
+        ledger.refused = ()
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "completed"
+        if not leaves:
+            assert (await stopping).outcome == "completed"
+
+    in_virtual_time(main)
+
+
+def test_a_cancel_is_answered_although_the_end_cannot_be_stored() -> None:
+    """The run was cancelled before; its end is retried until the disk has space."""
+
+    async def main() -> None:
+        ledger = GatedLedger()
+        settings = EngineSettings(titles=False, retry_first=60.0, retry_longest=60.0)
+        model = GatedModel(ScriptedModel(echo))
+        model.before.shut()
+        harness = await Harness.open(model, ledger=ledger, settings=settings)
+        await harness.prompt("one", "r1")
+        await model.before.reached.wait()
+        ledger.refused = (EndRun,)
+        with pytest.raises(StorageUnavailable):
+            await harness.cancel()
+        async with asyncio.timeout(1):
+            answered = await harness.workspace.inputs.cancel_run(RunId("r1"))
+        assert (answered.outcome, answered.cancel_requested) == (None, True)
+        ledger.refused = ()
+        await harness.quiet()
+        assert harness.end_of("r1").outcome == "cancelled"
+
+    in_virtual_time(main)

@@ -16,7 +16,7 @@ from holdfast.engine import run_end
 from holdfast.engine.run_end import INTERRUPTED
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
-from holdfast.testing.gates import GatedTool
+from holdfast.testing.gates import GatedLedger, GatedTool
 from holdfast.testing.harness import FixedModels, Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 from holdfast.testing.seeded_loop import SeededLoop, in_virtual_time
@@ -35,13 +35,19 @@ def test_a_run_ends_even_if_its_conversation_cannot_be_repaired(monkeypatch: pyt
         raise ZeroDivisionError
 
     async def main() -> None:
-        harness = await Harness.open(ScriptedModel([Step((Fail(),)), Step((Say("fine"),))]))
+        tool = GatedTool("wait")
+        steps = [Step((Call("wait"),)), Step((Fail(),)), Step((Say("fine"),))]
+        harness = await Harness.open(ScriptedModel(steps), tools=[tool])
         monkeypatch.setattr(run_end, "repair", broken)
         await harness.prompt("one", "r1")
-        await harness.prompt("two", "r2")
+        await tool.gate.reached.wait()
+        await harness.prompt("folded", "f1", delivery="steer")
+        await harness.prompt("two", "r2", delivery="queue")
+        tool.gate.open()
         await harness.quiet()
-        assert [(end.run_id, end.outcome) for end in harness.ends()] == [("r1", "failed"), ("r2", "completed")]
-        assert harness.end_of("r1").error == Fail().message, "it says why"
+        ends = [(end.run_id, end.outcome, end.error, end.folded_into) for end in harness.ends()]
+        why = Fail().message
+        assert ends == [("r1", "failed", why, ""), ("f1", "failed", why, "r1"), ("r2", "completed", "", "")]
 
     with pytest.raises(AssertionError, match="could not be repaired"):
         in_virtual_time(main)
@@ -67,6 +73,33 @@ def test_refused_end_is_stored_without_its_repair() -> None:
         await harness.prompt("one", "r1")
         await harness.quiet()
         assert harness.end_of("r1").outcome == "completed"
+
+    with pytest.raises(AssertionError, match="could not be repaired"):
+        in_virtual_time(main)
+
+
+class Endless(MemoryLedger):
+    """Refuses every end."""
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        if any(isinstance(operation, EndRun) for write in writes for operation in write.operations):
+            return [Refusal("already_ended") for _ in writes]
+        return await super().commit(workspace, epoch, ticket, writes)
+
+
+def test_a_session_continues_after_an_end_that_is_refused_twice() -> None:
+    """A refusal is final, unlike a failure: the end is not retried forever, and the next prompt runs."""
+
+    async def main() -> None:
+        model = ScriptedModel(echo)
+        harness = await Harness.open(model, ledger=Endless())
+        async with asyncio.timeout(60):
+            for prompt in ("one", "two"):
+                await harness.prompt(prompt)
+                await harness.quiet()
+        assert len(model.requests) == 2
 
     with pytest.raises(AssertionError, match="could not be repaired"):
         in_virtual_time(main)
@@ -157,21 +190,28 @@ async def test_a_failing_fold_ends_its_host_and_the_session_continues(monkeypatc
     assert harness.end_of("r2").outcome == "completed"
 
 
-async def test_a_failing_callback_does_not_keep_callers_from_their_answers() -> None:
-    harness = await Harness.open(ScriptedModel(echo))
+@pytest.mark.parametrize("fails", [False, True], ids=["stored", "not stored"])
+async def test_a_failing_callback_does_not_keep_callers_from_their_answers(fails: bool) -> None:
+    ledger = GatedLedger()
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
     reported: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
 
-    def broken(_: Answer) -> None:
+    def broken(*_: Answer) -> None:
         raise ZeroDivisionError
 
     recorder = harness.workspace.engine.recorder
-    first = recorder.put(then=broken)
+    ledger.error = StorageUnavailable() if fails else None
+    first = recorder.put(then=broken, otherwise=broken)
     second = recorder.put()
-    await first
-    await second
-    assert reported == ["publishing a stored write failed"]
+    async with asyncio.timeout(20):
+        answers = await asyncio.gather(first, second, return_exceptions=True)
+        ledger.error = None
+        await recorder.put()
+    assert [isinstance(answer, StorageUnavailable) for answer in answers] == [fails, fails]
+    expected = "a callback of a failed write failed" if fails else "publishing a stored write failed"
+    assert reported == [expected]
 
 
 async def test_lone_surrogates_are_refused_in_prompts_and_replaced_in_responses() -> None:

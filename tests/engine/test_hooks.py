@@ -11,14 +11,16 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import HookOutcome, ToolUse
-from holdfast.domain.ids import RunId
+from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import TextPart, text_of
 from holdfast.domain.runs import Prompt, PromptExpansion, Run
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
+from holdfast.engine.tool_calls import add_hook_output, permit_for_hook, refusal
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel, SimpleTool, until
 from holdfast.testing.harness import Harness
+from planting import assert_every_clause_decides
 
 DONE = Step((Say("done"),))
 
@@ -153,6 +155,86 @@ async def test_hooks_after_a_tool_add_text_for_the_model() -> None:
     assert outcome.content == "ran"
 
 
+async def test_the_context_of_a_hook_reaches_the_model_if_a_rule_denies_the_call() -> None:
+    harness, seen, _ = await run_one_call(FakeHooks(before=HookOutcome(context="a note", report={"n": 1})), "deny")
+    (result,) = results_of(await harness.messages())
+    assert (result.is_error, result.content.endswith("a note")) == (True, True)
+    assert json.loads(result.metadata) == {"hook": {"n": 1}}
+    assert len(seen) == 1, "the tool asked for permission and got none"
+
+
+RAN = ToolOutcome("ran", '{"known": 1, "hook": 0}')
+NOTE = HookOutcome(context="note")
+OUTPUTS: list[tuple[ToolOutcome, HookOutcome, HookOutcome | None, tuple[str, str, bool]]] = [
+    (RAN, HookOutcome(), None, ("ran", RAN.metadata, False)),
+    (RAN, NOTE, None, ("ran\n\nnote", RAN.metadata, False)),
+    (RAN, HookOutcome(), NOTE, ("ran\n\nnote", RAN.metadata, False)),
+    (RAN, HookOutcome(), HookOutcome(reason="why"), ("ran", RAN.metadata, False)),
+    (RAN, HookOutcome(), HookOutcome("deny", reason="why"), ("ran\n\nwhy", RAN.metadata, False)),
+    (RAN, HookOutcome(), HookOutcome(halts=True, reason="why"), ("ran\n\nwhy", RAN.metadata, True)),
+    (RAN, HookOutcome(), HookOutcome(halts=True), ("ran", RAN.metadata, True)),
+    (RAN, HookOutcome(report={"a": 1}), None, ("ran", '{"known": 1, "hook": {"a": 1}}', False)),
+    (
+        RAN,
+        HookOutcome(),
+        HookOutcome(report={"a": 1}),
+        ("ran", '{"known": 1, "hook": 0, "post_hook": {"a": 1}}', False),
+    ),
+    (ToolOutcome("x", "no JSON"), HookOutcome(report={"a": 1}), None, ("x", '{"hook": {"a": 1}}', False)),
+    (ToolOutcome("x", "[1]"), HookOutcome(report={"a": 1}), None, ("x", '{"hook": {"a": 1}}', False)),
+    (ToolOutcome("x", ""), HookOutcome(report={"a": "ä"}), None, ("x", '{"hook": {"a": "ä"}}', False)),
+    (ToolOutcome("", stops_turn=True), HookOutcome(), NOTE, ("note", "", True)),
+]
+
+
+def check_outputs() -> None:
+    for outcome, before, after, expected in OUTPUTS:
+        found = add_hook_output(outcome, before, after)
+        assert (found.content, found.metadata, found.stops_turn) == expected, (outcome, before, after)
+
+
+def test_every_part_of_a_ruling_has_its_effect_on_the_result() -> None:
+    check_outputs()
+    assert_every_clause_decides(add_hook_output, check_outputs)
+
+
+REFUSALS: list[tuple[HookOutcome, tuple[str, bool] | None]] = [
+    (HookOutcome(), None),
+    (HookOutcome("allow"), None),
+    (HookOutcome("ask", reason="why"), None),
+    (HookOutcome("deny", reason="why"), ("why", False)),
+    (HookOutcome(halts=True, reason="why"), ("why", True)),
+    (HookOutcome("deny", halts=True, reason="why"), ("why", True)),
+]
+
+
+def test_a_ruling_that_refuses_and_halts_stops_the_turn() -> None:
+    for ruling, expected in REFUSALS:
+        found = refusal(ruling)
+        assert (None if found is None else (found.content, found.stops_turn)) == expected, ruling
+    assert all(found.content for ruling in (HookOutcome("deny"), HookOutcome(halts=True)) if (found := refusal(ruling)))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "path", "command"),
+    [
+        ("bash", {"command": "ls"}, "/a", "ls"),
+        ("bash", {"command": "ls", "working_dir": ""}, "/a", "ls"),
+        ("bash", {"command": "ls", "working_dir": 1}, "/a", "ls"),
+        ("bash", {"command": "ls", "working_dir": "../b/."}, "/b", "ls"),
+        ("bash", {"command": "ls", "working_dir": "/c"}, "/c", "ls"),
+        ("bash", {"command": 1, "working_dir": "/c"}, "/a", ""),
+        ("other", {"command": "ls", "working_dir": "/c"}, "/a", ""),
+    ],
+)
+def test_the_request_of_a_hook_is_about_the_directory_of_the_command(
+    name: str, given: dict[str, object], path: str, command: str
+) -> None:
+    use = ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), name, given)
+    permit = permit_for_hook(use, HookOutcome("ask"), "/a")
+    assert (permit.path, permit.command, permit.params) == (path, command, given)
+
+
 async def test_a_cancel_during_a_hook_ends_it_and_the_run() -> None:
     """The tool is never started, and the hook is cancelled at once."""
     seen: list[dict[str, object]] = []
@@ -248,6 +330,7 @@ async def test_folded_prompts_pass_hooks_too(ruling: HookOutcome, meant: str) ->
     read = model.requests[-1].messages[-1]
     last = text_of(read)
     assert last == f"{meant or 'and this'}\n\nmore" if ruling.context else "a secret" in last and "this" not in last
+    assert [about for when, about in hooks.calls if when == "end"] == ["completed"] * 2, "the host and the run in it"
     hooks.says["prompt"] = HookOutcome()
     await harness.prompt("again", "r3")
     await harness.quiet()

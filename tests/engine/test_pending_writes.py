@@ -10,7 +10,7 @@ from engine.priced_models import Meter, MeteredModel, Part, priced_response
 from holdfast.domain.errors import ProviderError, StorageUnavailable, StorageUnknown
 from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import Answer, EndRun, PatchSession, Write
+from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
@@ -27,11 +27,12 @@ DONE = Step((Say("done"),))
 
 
 class FailingCostLedger(MemoryLedger):
-    """Fails the first batches that add to a cost, as many as configured."""
+    """Fails the first batches that add to a cost, as many as configured, or refuses their writes."""
 
-    def __init__(self, failures: int) -> None:
+    def __init__(self, failures: int, *, refuses: bool = False) -> None:
         super().__init__()
         self.failures = failures
+        self.refuses = refuses
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
@@ -39,14 +40,16 @@ class FailingCostLedger(MemoryLedger):
         patches = [item.patch for write in writes for item in write.operations if isinstance(item, PatchSession)]
         if self.failures and any(patch.add_cost for patch in patches):
             self.failures -= 1
+            if self.refuses:
+                return [Refusal("unknown_session") for _ in writes]
             raise StorageUnavailable
         return await super().commit(workspace, epoch, ticket, writes)
 
 
-@pytest.mark.parametrize("failures", [0, 1, 2, 5])
-def test_a_cost_that_could_not_be_stored_is_stored_with_the_end(failures: int) -> None:
+@pytest.mark.parametrize(("failures", "refuses"), [(0, False), (1, False), (2, False), (5, False), (1, True)])
+def test_a_cost_that_could_not_be_stored_is_stored_with_the_end(failures: int, refuses: bool) -> None:
     async def play() -> None:
-        meter, ledger = Meter(), FailingCostLedger(failures)
+        meter, ledger = Meter(), FailingCostLedger(failures, refuses=refuses)
 
         def script(request: ModelRequest) -> Sequence[Part]:
             return priced_response(5) if request.messages[-1].role == "tool" else priced_response(3, calls=["tool"])

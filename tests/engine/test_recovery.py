@@ -1,15 +1,20 @@
 """Recovery of runs that had no end when the server stopped: R9."""
 
 import msgspec
+import pytest
 
+from engine.gated_harness import busy_harness
+from holdfast.domain.events import RunComplete
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Run
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.recovery import plan_recovery
+from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.runtime.workspace import FixedServices, Workspace, WorkspaceEvents
 from holdfast.testing.gates import Gate, GatedModel, GatedTool, SimpleTool
-from holdfast.testing.harness import Harness
+from holdfast.testing.harness import FixedModels, FixedTools, Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 
 
@@ -96,6 +101,40 @@ async def test_a_crash_ends_started_runs_and_requeues_waiting_ones() -> None:
     assert (finish.reason, finish.message) == ("error", "Interrupted")
     again.session = harness.session
     await again.assert_valid()
+    await harness.close()
+
+
+async def test_prompts_that_waited_keep_their_delivery_after_a_crash() -> None:
+    ledger = MemoryLedger()
+    harness, _ = await busy_harness(ledger)
+    await harness.prompt("two", "r2", delivery="queue")
+    await harness.prompt("three", "r3", delivery="queue")
+    await harness.prompt("four", "r4", delivery="steer")
+    again = await Harness.open(ScriptedModel(echo), ledger=ledger, ids="later")
+    await again.workspace.engine.wait_until_idle(harness.session)
+    assert {end.run_id: end.folded_into for end in again.ends()} == {"r1": "", "r2": "", "r3": "", "r4": "r2"}
+    await harness.close()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+async def test_hooks_are_notified_of_the_ends_of_a_recovery(resume: bool) -> None:
+    """Without `resume`, prompts that had not begun stay stored for a later server."""
+
+    class Hooks(NoHooks):
+        def after_run(self, end: RunComplete) -> None:
+            seen.append((end.run_id, end.outcome))
+
+    seen: list[tuple[str, str]] = []
+    ledger = MemoryLedger()
+    harness, _ = await crashed_harness(ledger)
+    record = await ledger.open_workspace("/project")
+    services = FixedServices(ledger, FixedModels(ScriptedModel(echo)), FixedTools(), hooks=Hooks())
+    workspace = Workspace(record, services, WorkspaceEvents(record, ledger))
+    await workspace.recover(resume=resume)
+    await workspace.engine.wait_until_idle(harness.session)
+    assert seen == [("r1", "interrupted"), ("r2", "interrupted"), *([("r3", "completed")] if resume else [])]
+    assert [run.run_id for run in await ledger.open_runs(record.id)] == ([] if resume else ["r3"])
+    await workspace.close()
     await harness.close()
 
 

@@ -12,7 +12,7 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.run_context import SubagentType
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedTool, SimpleTool, settle_down
+from holdfast.testing.gates import GatedTool, SimpleTool, settle_down, until
 from holdfast.testing.harness import FixedModels, FixedTools, Harness
 
 NESTED = "send one more"
@@ -73,6 +73,23 @@ async def test_the_number_of_sub_agents_at_once_is_exact(limit: int, refused: in
 @pytest.mark.parametrize(("limit", "refused"), [(2, 1), (3, 0)])
 async def test_sub_agents_of_sub_agents_count_for_the_run_above_all_of_them(limit: int, refused: int) -> None:
     assert len(await refusals(_Family(1, 2), max_subagents=limit, subagent_depth=2)) == refused
+
+
+async def test_the_sub_agents_of_another_session_do_not_count() -> None:
+    agent = SimpleTool("agent", send, is_parallel=True)
+    family = _Family(2, 0)
+    settings = msgspec.structs.replace(PATIENT, max_subagents=2, subagent_depth=1)
+    harness = await Harness.open(FixedModels(ScriptedModel(family)), tools=[agent], settings=settings)
+    harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools((agent, family.hold))))
+    other = await harness.workspace.sessions.create("Other")
+    await harness.prompt("find it", "r1")
+    await harness.prompt("find it", "r2", session=other.id)
+    await until(lambda: family.hold.running == 4)
+    family.hold.gate.open()
+    await harness.quiet()
+    await harness.workspace.engine.wait_until_idle(other.id)
+    await harness.close()
+    assert family.refusals == []
 
 
 async def test_depth_of_two_allows_sub_agents_of_sub_agents() -> None:

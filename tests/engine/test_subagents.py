@@ -205,8 +205,9 @@ async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
     await harness.close()
 
 
-async def test_a_sub_agent_without_text_is_an_error_result() -> None:
-    harness = await open_harness(subagent_model(Step(())))
+@pytest.mark.parametrize("acts", [(), (Say("   "),)], ids=["nothing", "spaces"])
+async def test_a_sub_agent_without_text_is_an_error_result(acts: tuple[Say, ...]) -> None:
+    harness = await open_harness(subagent_model(Step(acts)))
     await harness.prompt("find it", "r1")
     await harness.quiet()
     (result,) = results_of(await harness.messages())

@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from engine.helpers import PATIENT, RecordingLedger, calls, fixed_tool, results_of, run_other_tasks, run_to_end
-from holdfast.domain.errors import ToolError
-from holdfast.domain.ids import ToolCallId
+from engine.helpers import (
+    PATIENT,
+    RecordingLedger,
+    calls,
+    fixed_tool,
+    results_of,
+    run_other_tasks,
+    run_to_end,
+)
+from holdfast.domain.errors import StorageUnavailable, ToolError
+from holdfast.domain.ids import RunId, ToolCallId
 from holdfast.domain.ledger import PutMessage
 from holdfast.domain.messages import ToolResult
 from holdfast.domain.model_requests import StepFinish
-from holdfast.domain.tools import ToolContext, ToolOutcome
+from holdfast.domain.runs import Prompt
+from holdfast.domain.tools import QuestionBatch, ToolContext, ToolOutcome
+from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
@@ -57,16 +67,17 @@ async def test_calls_run_one_after_the_other() -> None:
     assert [result.content for result in await results(harness)] == ["tool done 0", "tool done 1", "tool done 2"]
 
 
-async def test_parallel_calls_run_together_but_no_more_than_five() -> None:
+@pytest.mark.parametrize(("settings", "most"), [(None, 5), (EngineSettings(titles=False, parallel_tools=2), 2)])
+async def test_parallel_calls_run_together_up_to_their_limit(settings: EngineSettings | None, most: int) -> None:
     tool = GatedTool("tool", is_parallel=True)
-    harness = await Harness.open(ScriptedModel([Step(calls("tool", 8)), DONE]), tools=[tool])
+    harness = await Harness.open(ScriptedModel([Step(calls("tool", 8)), DONE]), tools=[tool], settings=settings)
     await harness.prompt("go", "r1")
-    await until(lambda: tool.running == 5)
+    await until(lambda: tool.running == most)
     await run_other_tasks()
-    assert tool.started == 5
+    assert tool.started == most
     tool.gate.open()
     await harness.quiet()
-    assert tool.most_at_once == 5
+    assert tool.most_at_once == most
     assert sorted(result.content for result in await results(harness)) == [f"tool done {n}" for n in range(8)]
     await harness.assert_valid()
 
@@ -145,6 +156,16 @@ async def test_malformed_arguments_of_calls_with_one_id_are_not_run() -> None:
     assert [result.is_error for result in await results(harness)] == [True, False]
 
 
+@pytest.mark.parametrize("is_parallel", [False, True])
+async def test_a_store_that_fails_during_a_call_fails_the_run(is_parallel: bool) -> None:
+    """It is no failure of the tool: the result could not be stored either."""
+    tool = failing(StorageUnavailable(), is_parallel=is_parallel)
+    harness = await Harness.open(ScriptedModel([Step((Call("tool"),)), DONE]), tools=[tool])
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    assert (harness.end_of("r1").outcome, harness.end_of("r1").error) == ("failed", str(StorageUnavailable()))
+
+
 async def test_the_error_of_a_tool_is_a_result() -> None:
     _, result = await result_of(failing(ToolError("no such file")))
     assert (result.content, result.is_error) == ("no such file", True)
@@ -209,6 +230,45 @@ async def test_tool_context_names_session_run_and_call() -> None:
 
 
 # Cancelling.
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+@pytest.mark.parametrize(
+    ("how", "texts"),
+    [
+        ("cancel", ["What this call had done by then was not undone.", "This call was not run."]),
+        ("close", ["It may have had effects.", "before this call was run."]),
+    ],
+)
+async def test_a_call_that_was_cut_off_is_reported_as_run_or_not(how: str, texts: list[str], is_parallel: bool) -> None:
+    """A call that requests no permission runs at once; one that has no place yet has had no effects."""
+    tool = GatedTool("tool", is_parallel=is_parallel)
+    settings = EngineSettings(titles=False, parallel_tools=1)
+    harness = await Harness.open(ScriptedModel([Step(calls("tool", 2))]), tools=[tool], settings=settings)
+    await harness.prompt("go", "r1")
+    await tool.gate.reached.wait()
+    if how == "cancel":
+        await harness.cancel()
+        await harness.quiet()
+    await harness.close()
+    found = [result.content for result in await results(harness)]
+    assert [text.endswith(end) for text, end in zip(found, texts, strict=True)] == [True, True], found
+
+
+async def test_a_question_in_a_run_without_a_user_is_explained() -> None:
+    """The tool is not offered; a model that knows it from earlier turns learns why it cannot be used."""
+
+    async def ask(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
+        assert await context.ask_questions(QuestionBatch(())) is None
+        return ToolOutcome("asked")
+
+    model = ScriptedModel([Step((Call("question"),)), DONE])
+    harness = await Harness.open(model, tools=[SimpleTool("question", ask)])
+    await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), interactive=False))
+    await harness.quiet()
+    assert model.requests[0].tools == ()
+    (result,) = await results(harness)
+    assert (result.is_error, result.content.startswith("Questions cannot be answered in this run")) == (True, True)
 
 
 async def test_no_tool_is_started_after_a_cancel() -> None:

@@ -71,6 +71,15 @@ async def test_an_estimate_is_a_quarter_of_the_characters() -> None:
     assert after - before == pytest.approx((40 + 80 + 4 + 9 + 400) / 4, abs=1)
 
 
+async def test_an_estimate_of_the_input_contains_the_system_prompt() -> None:
+    ledger = RecordingLedger()
+    model = ScriptedModel([Step((Say("z"),))])
+    await run_to_end(model, ledger=ledger)
+    (estimated,) = [item.patch.prompt_tokens for item in ledger.operations if isinstance(item, PatchSession)]
+    (request,) = model.requests
+    assert estimated == -(-(len("go") + len(request.system)) // 4)
+
+
 async def test_a_report_ends_the_estimate() -> None:
     session = await session_after(Usage(), Usage(7, 1))
     assert not session.estimated_usage

@@ -20,7 +20,7 @@ from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
 from holdfast.testing.gates import SimpleTool, start, until
-from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, PublishedEvents, counting_ids
+from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, Harness, PublishedEvents, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
 
 PERMIT = Permit("tool", "execute", "/project", "run", {"n": 1})
@@ -157,6 +157,17 @@ async def context_loader(recorded: RecordingWorkspace) -> None:
         assert [name for _, name in found.requested] == [prompt.id] * len(found.requested), (
             "beside the message of the user"
         )
+
+
+async def test_changes_are_sent_beside_the_newest_prompt() -> None:
+    model, found = ScriptedModel(lambda _: Step((Say("yes"),))), FixedContext()
+    harness = await Harness.open(model, context_loader=found)
+    for prompt in ("first", "second"):
+        await harness.prompt(prompt)
+        await harness.quiet()
+    users = [message for message in model.requests[-1].messages if message.role == "user"]
+    assert ["M file.py" in text_of(message) for message in users] == [False, True]
+    await harness.close()
 
 
 async def subagent_types(recorded: RecordingWorkspace) -> None:

@@ -114,12 +114,7 @@ class Recorder:
             answers = await self._commit([item.write for item in batch])
         except Exception as error:
             for item in batch:
-                if item.otherwise is not None:
-                    item.otherwise()
-                if not item.future.done():
-                    item.future.set_exception(error)
-                    # Mark the exception as retrieved: the caller may have been cancelled.
-                    item.future.exception()
+                self._fail(item, error)
             return
         for item, answer in zip(batch, answers, strict=True):
             self._complete(item, answer)
@@ -144,6 +139,19 @@ class Recorder:
             if ticket == self._ticket:
                 return answers
             raise StorageUnavailable
+
+    def _fail(self, item: _Item, error: Exception) -> None:
+        try:
+            if item.otherwise is not None:
+                item.otherwise()
+        except Exception as fault:
+            # As in `_complete`: the other callers of the batch still get their error.
+            context = {"message": "a callback of a failed write failed", "exception": fault}
+            asyncio.get_running_loop().call_exception_handler(context)
+        if not item.future.done():
+            item.future.set_exception(error)
+            # Mark the exception as retrieved: the caller may have been cancelled.
+            item.future.exception()
 
     def _complete(self, item: _Item, answer: Answer) -> None:
         try:
