@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home, shown_on
-from e2e.cli_environment import asks, cli_environment
+from e2e.cli_environment import cli_environment, model_requests
 from model_server.script import CallTool, Reply, Say
 from model_server.server import RecordedRequest
 
@@ -154,7 +154,7 @@ async def test_a_server_that_loads_its_model_is_awaited() -> None:
         assert (done.code, done.out) == (0, "All is well.\n")
         assert "Loading model" in done.err
         assert "Trying again in 2 s (1 of 150)" in done.err
-        assert len(asks(stage.provider)) == 2
+        assert len(model_requests(stage.provider)) == 2
 
 
 async def test_the_wait_for_a_model_and_retries_are_settings() -> None:
@@ -162,9 +162,9 @@ async def test_the_wait_for_a_model_and_retries_are_settings() -> None:
     async with cli_environment([loading]) as stage:
         stage.write("[options]\nmodel_load_timeout = 0\nmax_retries = 9\n")
         done = await stage.call("run", "hi")
-        assert (done.code, len(asks(stage.provider))) == (4, 1), done.err
+        assert (done.code, len(model_requests(stage.provider))) == (4, 1), done.err
         assert "loading its model" in done.err
     async with cli_environment([Reply(status=500, body=b'{"error": {"message": "Broken"}}')]) as stage:
         stage.write("[options]\nmax_retries = 0\n")
         done = await stage.call("run", "hi")
-        assert (done.code, len(asks(stage.provider))) == (1, 1), done.err
+        assert (done.code, len(model_requests(stage.provider))) == (1, 1), done.err

@@ -11,7 +11,7 @@ import pytest
 from cli.isolated_home import TIMEOUT, IsolatedHome, shown_on
 
 
-def _shell(house: IsolatedHome, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def _shell(home: IsolatedHome, line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """`$H` is the command."""
     return subprocess.run(
         ["sh", "-c", line],
@@ -19,8 +19,8 @@ def _shell(house: IsolatedHome, line: str, cwd: Path | None = None) -> subproces
         text=True,
         timeout=TIMEOUT,
         check=False,
-        cwd=cwd or house.work,
-        env={**house.environment, "H": f"{sys.executable} -m holdfast"},
+        cwd=cwd or home.work,
+        env={**home.environment, "H": f"{sys.executable} -m holdfast"},
     )
 
 
@@ -68,7 +68,7 @@ def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: IsolatedHo
     assert b"\ndata " in said
 
 
-def _on_a_terminal(house: IsolatedHome, *arguments: str) -> bytes:
+def _on_a_terminal(home: IsolatedHome, *arguments: str) -> bytes:
     """Return the output of a command or a line of Python whose stdout and stderr are a terminal."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
@@ -76,8 +76,8 @@ def _on_a_terminal(house: IsolatedHome, *arguments: str) -> bytes:
         stdin=subprocess.DEVNULL,
         stdout=follower,
         stderr=follower,
-        cwd=house.work,
-        env=house.environment,
+        cwd=home.work,
+        env=home.environment,
     )
     os.close(follower)
     shown = shown_on(leader)

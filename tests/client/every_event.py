@@ -115,7 +115,7 @@ ABOUT_A_SESSION = frozenset(
 
 
 def event_of(name: str, session: SessionId, number: int | None = None, change: str = "created") -> StreamEvent:
-    """The event of a type, as a stream hands it out."""
+    """Build the event of a type as a stream returns it."""
     tree = CHANGES.get(name) or PLAIN[name]
     filled = {key: session if value == "{s}" else value for key, value in tree.items()}
     payload: Json = {"type": change, "payload": filled} if name in CHANGES else filled

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import pytest
 
-from client.play import Exchange, Playing, answer
+from client.scripted_server import Exchange, ScriptedServer, answer
 from holdfast.client.address import Address
 from holdfast.client.client import Client, new_client_id
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
@@ -77,7 +77,7 @@ async def test_every_method_calls_its_route() -> None:
             assert not missing
             await exchange.send(answer(b'{"message":"no"}', 418))
 
-    async with Playing(script) as address, Client(address, client_id="c") as client:
+    async with ScriptedServer(script) as address, Client(address, client_id="c") as client:
         for route in ROUTES:
             if route.streams:
                 continue
@@ -99,7 +99,7 @@ async def with_answer(raw: bytes, call: Callable[[Client], Awaitable[T]]) -> T:
         await exchange.asked()
         await exchange.send(raw)
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         return await call(client)
 
 
@@ -156,14 +156,14 @@ async def test_connections_are_kept() -> None:
         while await exchange.asked() is not None:
             await exchange.send(answer(b"3"))
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         for _ in range(5):
             assert await client.count_queued(W, S) == 3
     assert connections == [0]
 
 
-class Forgetful:
-    """Answers the first request of each connection; on the first connection it hangs up at the second one."""
+class DisconnectingScript:
+    """Answers the first request of each connection; on the first connection it disconnects at the second one."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -179,16 +179,16 @@ class Forgetful:
 
 
 async def test_an_idempotent_request_is_repeated_on_a_new_connection() -> None:
-    script = Forgetful()
-    async with Playing(script) as address, Client(address) as client:
+    script = DisconnectingScript()
+    async with ScriptedServer(script) as address, Client(address) as client:
         await client.count_queued(W, S)
         assert await client.count_queued(W, S) == 0
     assert script.connections == 2
 
 
 async def test_a_prompt_without_a_run_id_is_never_sent_twice() -> None:
-    script = Forgetful()
-    async with Playing(script) as address, Client(address) as client:
+    script = DisconnectingScript()
+    async with ScriptedServer(script) as address, Client(address) as client:
         await client.count_queued(W, S)
         with pytest.raises(ConnectionLost):
             await client.send_prompt(W, AgentMessage(S, "hello"))
@@ -196,8 +196,8 @@ async def test_a_prompt_without_a_run_id_is_never_sent_twice() -> None:
 
 
 async def test_a_prompt_with_a_run_id_is_sent_again() -> None:
-    script = Forgetful()
-    async with Playing(script) as address, Client(address) as client:
+    script = DisconnectingScript()
+    async with ScriptedServer(script) as address, Client(address) as client:
         await client.count_queued(W, S)
         accepted = await client.send_prompt(W, AgentMessage(S, "hello", RunId("r")))
     assert accepted.run_id == "r"
@@ -213,9 +213,9 @@ async def test_a_prompt_goes_out_on_a_new_connection_when_the_kept_one_is_known_
         if exchange.number == 0:
             closed.set()
         else:
-            await exchange.until_left()
+            await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         await client.send_prompt(W, AgentMessage(S, "hello"))
         await closed.wait()
         await until(lambda: not client._pool._pool)
@@ -231,9 +231,9 @@ async def test_a_connection_with_unsolicited_data_is_closed() -> None:
         if exchange.number == 0:
             await kept_by_client.wait()
             await exchange.send(answer(b"99"))
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         assert await client.count_queued(W, S) == 1
         kept_by_client.set()
         await until(lambda: not client._pool._pool)
@@ -257,16 +257,16 @@ async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
         await exchange.asked(reads_body=False)
         await exchange.send(answer(b'{"message":"Too large."}', 413, "Connection: close\r\n"))
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         with pytest.raises(ServerProblem, match="Too large"):
             await client.send_prompt(W, AgentMessage(S, "x" * 5_000_000))
 
 
 async def test_no_answer_in_time() -> None:
     async def script(exchange: Exchange) -> None:
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address, Client(address, seconds=0.001) as client:
+    async with ScriptedServer(script) as address, Client(address, seconds=0.001) as client:
         with pytest.raises(TimedOut):
             await client.health()
 
@@ -278,10 +278,10 @@ async def test_a_cancelled_request_does_not_spoil_the_next() -> None:
         while await exchange.asked() is not None:
             if exchange.number == 0:
                 reached.set()
-                await exchange.until_left()
+                await exchange.wait_for_disconnect()
             await exchange.send(answer(b"5"))
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         task = start(client.count_queued(W, S))
         await reached.wait()
         task.cancel()
@@ -294,9 +294,9 @@ async def test_closing_ends_requests_under_way() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         reached.set()
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address:
+    async with ScriptedServer(script) as address:
         client = Client(address)
         task = start(client.health())
         await reached.wait()
@@ -314,7 +314,7 @@ async def test_closing_ends_a_request_whose_connection_is_being_opened() -> None
         await exchange.asked()
         await exchange.send(answer())
 
-    async with Playing(script) as address:
+    async with ScriptedServer(script) as address:
         client = Client(address)
         task = start(client.health())
         await asyncio.sleep(0)
@@ -324,12 +324,12 @@ async def test_closing_ends_a_request_whose_connection_is_being_opened() -> None
         assert not len(client._pool._pool)
 
 
-async def test_many_at_once() -> None:
+async def test_concurrent_requests() -> None:
     async def script(exchange: Exchange) -> None:
         while (asked := await exchange.asked()) is not None:
             await exchange.send(answer(asked.path.rpartition("/sessions/")[2].partition("/")[0].encode()))
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         counts = await asyncio.gather(*(client.count_queued(W, SessionId(str(number))) for number in range(40)))
         assert counts == list(range(40))
         assert len(client._pool._pool) <= 4

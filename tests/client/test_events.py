@@ -1,6 +1,6 @@
 """Decoded stream events, and the position of a reader in the log."""
 
-from client.play import frame_of, session_event
+from client.scripted_server import frame_of, session_event
 from holdfast.client.backoff import Backoff
 from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_event
 from holdfast.domain.events import (

@@ -1,4 +1,4 @@
-"""Finding a server, or starting it: rules in tables, starts with a small server of the test's own."""
+"""Locating and starting a server: rules in tables, starts with a small server of the test."""
 
 import asyncio
 import fcntl
@@ -16,7 +16,7 @@ from threading import Barrier
 
 import pytest
 
-from client.play import short_directory
+from client.scripted_server import short_directory
 from holdfast.client.address import Address
 from holdfast.client.errors import StartFailed, Unreachable, UnsafePath
 from holdfast.client.server_launcher import (
@@ -83,6 +83,7 @@ SOCKET_DIRECTORIES: list[tuple[dict[str, str], tuple[str, ...]]] = [
     ({"XDG_RUNTIME_DIR": "/run/user/7"}, ("/run/user/7/holdfast", "/tmp/holdfast-7")),
     ({"XDG_RUNTIME_DIR": "run"}, ("/tmp/holdfast-7",)),
     ({"XDG_RUNTIME_DIR": ""}, ("/tmp/holdfast-7",)),
+    ({"XDG_RUNTIME_DIR": "/run/a\nb"}, ("/tmp/holdfast-7",)),
 ]
 
 
@@ -141,7 +142,7 @@ def test_bad_hosts(text: str) -> None:
         parse_host(text)
 
 
-def test_locating(tmp_path: Path) -> None:
+def test_locate(tmp_path: Path) -> None:
     home = tmp_path / "home"
     environment = {"HOME": str(home), "XDG_RUNTIME_DIR": "/run/u"}
     default = locate(environment=environment)
@@ -168,8 +169,8 @@ def test_a_named_host_is_never_started(tmp_path: Path) -> None:
         find_or_start(by_flag)
 
 
-class Stage:
-    """A place for a socket and data, and a server that notes each of its starts."""
+class LauncherFixture:
+    """Directories for a socket and data, and a server that records its starts."""
 
     def __init__(self, root: Path) -> None:
         self.socket = root / "run" / "s"
@@ -196,48 +197,48 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
+def launcher() -> Iterator[LauncherFixture]:
     with short_directory() as root:
-        stage = Stage(root)
-        yield stage
-        for process, _ in stage.started():
+        launcher = LauncherFixture(root)
+        yield launcher
+        for process, _ in launcher.started():
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
 
 
-def test_a_server_is_started_and_then_found(stage: Stage) -> None:
-    with find_or_start(stage.where, command=stage.command()) as thin:
+def test_a_server_is_started_and_then_found(launcher: LauncherFixture) -> None:
+    with find_or_start(launcher.where, command=launcher.command()) as thin:
         assert thin.request("GET", "/v1/health")[0] == 200
-    with find_or_start(stage.where, command=["/bin/false"]) as thin:
+    with find_or_start(launcher.where, command=["/bin/false"]) as thin:
         assert thin.request("GET", "/v1/health")[0] == 200
-    ((process, session),) = stage.started()
+    ((process, session),) = launcher.started()
     assert process == session, "it has a session of its own"
-    assert "starting up" in (stage.data / "logs" / "server.log").read_text()
-    assert stage.socket.parent.stat().st_mode & 0o777 == 0o700
+    assert "starting up" in (launcher.data / "logs" / "server.log").read_text()
+    assert launcher.socket.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_server_of_an_earlier_version_is_the_process_in_the_lock_file(stage: Stage) -> None:
+def test_a_server_of_an_earlier_version_is_the_process_in_the_lock_file(launcher: LauncherFixture) -> None:
     """It does not name its data directory. Its process id may have been that of another server before."""
     with pytest.raises(StartFailed, match="in time"):
-        find_or_start(stage.where, command=stage.command(0, "earlier"), timeout=1.0)
+        find_or_start(launcher.where, command=launcher.command(0, "earlier"), timeout=1.0)
     # On a busy machine the program may start later than the launcher waits.
-    asyncio.run(until(stage.started))
-    ((process, _),) = stage.started()
+    asyncio.run(until(launcher.started))
+    ((process, _),) = launcher.started()
     for lines, written_at in (
         ((), None),
         (("x",), None),
         ((process + 1,), None),
         ((os.getpid(),), None),
-        ((process, stage.socket), None),
+        ((process, launcher.socket), None),
         ((process,), time.time() - 100),
     ):
-        stage.lock(*lines, written_at=written_at)
-        assert find(stage.where) is None, (lines, written_at)
-    stage.lock(process)
+        launcher.lock(*lines, written_at=written_at)
+        assert find(launcher.where) is None, (lines, written_at)
+    launcher.lock(process)
     found: list[SyncClient] = []
 
     def is_found() -> bool:
-        client = find(stage.where)
+        client = find(launcher.where)
         found.extend([client] if client is not None else [])
         return bool(found)
 
@@ -246,89 +247,91 @@ def test_a_server_of_an_earlier_version_is_the_process_in_the_lock_file(stage: S
     found[0].close()
 
 
-def test_a_server_of_another_data_directory_is_not_used(stage: Stage) -> None:
-    find_or_start(stage.where, command=stage.command()).close()
-    ((process, _),) = stage.started()
-    other = stage.data.with_name("other")
+def test_a_server_of_another_data_directory_is_not_used(launcher: LauncherFixture) -> None:
+    find_or_start(launcher.where, command=launcher.command()).close()
+    ((process, _),) = launcher.started()
+    other = launcher.data.with_name("other")
     other.mkdir()
-    for lines in ((), (process,), (process, stage.socket)):
+    for lines in ((), (process,), (process, launcher.socket)):
         (other / "lock").write_text("".join(f"{line}\n" for line in lines))
-        assert find(stage.where._replace(data_dir=str(other))) is None, lines
-    stage.data.rename(stage.data.with_name("moved"))
-    stage.data.mkdir()
-    assert find(stage.where) is None, "another directory at the same path is another directory"
+        assert find(launcher.where._replace(data_dir=str(other))) is None, lines
+    launcher.data.rename(launcher.data.with_name("moved"))
+    launcher.data.mkdir()
+    assert find(launcher.where) is None, "another directory at the same path is another directory"
 
 
-def test_ready_is_what_is_healthy(stage: Stage) -> None:
-    with find_or_start(stage.where, command=stage.command(unready=3)) as thin:
+def test_healthy_server_is_ready(launcher: LauncherFixture) -> None:
+    with find_or_start(launcher.where, command=launcher.command(unready=3)) as thin:
         assert thin.request("GET", "/v1/health")[0] == 200
 
 
-def test_a_stale_socket_does_not_stop_a_start(stage: Stage) -> None:
-    secure_directory(str(stage.socket.parent))
+def test_a_stale_socket_does_not_stop_a_start(launcher: LauncherFixture) -> None:
+    secure_directory(str(launcher.socket.parent))
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    stale.bind(str(stage.socket))
+    stale.bind(str(launcher.socket))
     stale.close()
-    find_or_start(stage.where, command=stage.command()).close()
-    assert len(stage.started()) == 1
+    find_or_start(launcher.where, command=launcher.command()).close()
+    assert len(launcher.started()) == 1
 
 
-def test_of_many_starters_one_starts(stage: Stage) -> None:
+def test_one_of_many_launchers_starts_server(launcher: LauncherFixture) -> None:
     together = Barrier(6)
 
     def begin(_: int) -> int:
         together.wait()
-        with find_or_start(stage.where, command=stage.command()) as thin:
+        with find_or_start(launcher.where, command=launcher.command()) as thin:
             return thin.request("GET", "/v1/health")[0]
 
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(begin, range(6))) == [200] * 6
-    assert len(stage.started()) == 1
+    assert len(launcher.started()) == 1
 
 
-def test_a_failed_start_reports_the_last_log_lines(stage: Stage) -> None:
-    log = stage.data / "logs" / "server.log"
+def test_a_failed_start_reports_the_last_log_lines(launcher: LauncherFixture) -> None:
+    log = launcher.data / "logs" / "server.log"
     log.parent.mkdir(parents=True)
     log.write_text("words of an earlier start\n")
     program = "import sys; print(*range(40), sep='\\n'); sys.exit('The data directory is busy.')"
     with pytest.raises(StartFailed, match=r"The data directory is busy\.") as caught:
-        find_or_start(stage.where, command=[sys.executable, "-I", "-u", "-c", program])
+        find_or_start(launcher.where, command=[sys.executable, "-I", "-u", "-c", program])
     assert "earlier" not in str(caught.value)
     assert len(str(caught.value).splitlines()) == 13
 
 
-def test_a_start_that_dies_in_silence(stage: Stage) -> None:
+def test_start_that_ends_without_output(launcher: LauncherFixture) -> None:
     with pytest.raises(StartFailed, match="printed no message"):
-        find_or_start(stage.where, command=[sys.executable, "-I", "-c", ""])
+        find_or_start(launcher.where, command=[sys.executable, "-I", "-c", ""])
 
 
-def test_a_start_that_dies_in_silence_on_a_full_disk(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There was no room for its last words."""
+def test_start_that_ends_without_output_on_full_disk(
+    launcher: LauncherFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was too full for its last output."""
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((0,) * 11))
     with pytest.raises(StartFailed, match=r"The disk of \S+/server.log is full: free some space"):
-        find_or_start(stage.where, command=[sys.executable, "-I", "-c", ""])
+        find_or_start(launcher.where, command=[sys.executable, "-I", "-c", ""])
 
 
-def test_a_data_directory_that_cannot_be_used(stage: Stage) -> None:
-    """Its place is named, and what to do."""
-    stage.data.write_text("a file")
-    for place in (stage.data, stage.data / "below"):
+def test_a_data_directory_that_cannot_be_used(launcher: LauncherFixture) -> None:
+    """The error names the directory and a remedy."""
+    launcher.data.write_text("a file")
+    for place in (launcher.data, launcher.data / "below"):
         with pytest.raises(StartFailed, match=r"(?s)directory.*HOLDFAST_DATA_DIR") as caught:
-            find_or_start(stage.where._replace(data_dir=str(place)), command=stage.command())
+            find_or_start(launcher.where._replace(data_dir=str(place)), command=launcher.command())
         assert str(place) in str(caught.value)
-    assert stage.started() == []
+    assert launcher.started() == []
 
 
-def test_a_program_that_is_not_there(stage: Stage) -> None:
+def test_missing_program(launcher: LauncherFixture) -> None:
     with pytest.raises(StartFailed, match="No such file"):
-        find_or_start(stage.where, command=[str(stage.data / "nothing")])
+        find_or_start(launcher.where, command=[str(launcher.data / "nothing")])
 
 
-def test_a_start_that_takes_too_long(stage: Stage) -> None:
+def test_a_start_that_takes_too_long(launcher: LauncherFixture) -> None:
     with pytest.raises(StartFailed, match="in time"):
-        find_or_start(stage.where, command=stage.command(unready=10**9), timeout=1.0)
+        find_or_start(launcher.where, command=launcher.command(unready=10**9), timeout=1.0)
     # The fixture ends the program that has started.
-    asyncio.run(until(stage.started))
+    asyncio.run(until(launcher.started))
 
 
 LEAVING = f"""
@@ -342,42 +345,42 @@ sys.exit({EXIT_ADDRESS_IN_USE})
 """
 
 
-def test_a_server_that_is_leaving_is_followed_by_another(stage: Stage) -> None:
-    """Its place is taken until it has gone: who is started too early is started again."""
-    place = stage.socket.parent.with_name("taken")
+def test_exiting_server_is_replaced(launcher: LauncherFixture) -> None:
+    """The socket is in use until it has exited: a server started too early is started again."""
+    place = launcher.socket.parent.with_name("taken")
     place.mkdir()
-    command = [sys.executable, "-I", "-u", "-c", LEAVING, str(place), *stage.command()]
-    find_or_start(stage.where, command=command).close()
-    assert len(stage.started()) == 1
+    command = [sys.executable, "-I", "-u", "-c", LEAVING, str(place), *launcher.command()]
+    find_or_start(launcher.where, command=command).close()
+    assert len(launcher.started()) == 1
     assert not place.exists()
 
 
-def test_a_server_that_does_not_answer_and_does_not_leave(stage: Stage) -> None:
+def test_a_server_that_does_not_answer_and_does_not_leave(launcher: LauncherFixture) -> None:
     # A shell starts within the limit on a busy machine, too.
     program = f"echo words of the one; exit {EXIT_ADDRESS_IN_USE}"
     with pytest.raises(StartFailed, match=r"(?s)in the way.*words of the one$"):
-        find_or_start(stage.where, command=["/bin/sh", "-c", program], timeout=1.0)
+        find_or_start(launcher.where, command=["/bin/sh", "-c", program], timeout=1.0)
 
 
-def test_a_log_that_cannot_be_written_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = stage.data / "logs" / "server.log"
+def test_a_log_that_cannot_be_written_is_named(launcher: LauncherFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = launcher.data / "logs" / "server.log"
     log.parent.mkdir(parents=True)
     log.write_text("of somebody else")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(StartFailed, match=r"log \S+/server\.log cannot be written"):
-        find_or_start(stage.where, command=stage.command())
+        find_or_start(launcher.where, command=launcher.command())
 
 
-def test_another_starter_that_does_not_get_ready(stage: Stage) -> None:
-    secure_directory(str(stage.socket.parent))
-    with open(f"{stage.socket}.start", "w") as lock:
+def test_other_launcher_that_does_not_get_ready(launcher: LauncherFixture) -> None:
+    secure_directory(str(launcher.socket.parent))
+    with open(f"{launcher.socket}.start", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(StartFailed, match="Another client"):
-            find_or_start(stage.where, command=stage.command(), timeout=0.02)
-    assert stage.started() == []
+            find_or_start(launcher.where, command=launcher.command(), timeout=0.02)
+    assert launcher.started() == []
 
 
-def test_places_of_others_are_refused(tmp_path: Path) -> None:
+def test_directories_of_other_users_are_refused(tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir(mode=0o755)
     with pytest.raises(UnsafePath, match="chmod 700"):

@@ -1,4 +1,4 @@
-"""R6 in the client: whatever happens to connections, each numbered event is returned once and in order."""
+"""R6 in the client: each numbered event is returned once and in order, whatever happens to connections."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from client.play import (
+from client.scripted_server import (
     Exchange,
-    Playing,
+    ScriptedServer,
     StreamServer,
     answer,
     chunk,
@@ -33,12 +33,12 @@ LOG = [(number, encode_event(session_event(f"s{number}ü"))) for number in NUMBE
 HELLO = frame_of(HelloEvent(Hello(10_005, 1, 1)))
 
 
-def at_once() -> Backoff:
+def no_delay() -> Backoff:
     return Backoff(lambda: 0.0, initial=0.0)
 
 
 async def numbered(stream: EventStream, last: int) -> list[StreamEvent]:
-    """Items until the one with the last number, hellos left out."""
+    """Return items up to the one with the last number, without hellos."""
     items: list[StreamEvent] = []
     async for item in stream:
         if not isinstance(item.event, HelloEvent):
@@ -51,9 +51,9 @@ async def numbered(stream: EventStream, last: int) -> list[StreamEvent]:
 async def follow(cuts: Iterator[int | None], since: int = 0) -> tuple[list[StreamEvent], StreamServer]:
     server = StreamServer(LOG, cuts)
     async with (
-        Playing(server) as address,
+        ScriptedServer(server) as address,
         Client(address) as client,
-        client.events(W, since=since, backoff=at_once()) as stream,
+        client.events(W, since=since, backoff=no_delay()) as stream,
     ):
         return await numbered(stream, NUMBERS[-1]), server
 
@@ -65,7 +65,7 @@ async def whole() -> list[StreamEvent]:
 
 
 async def test_r6_cut_at_every_event_boundary() -> None:
-    """Each connection brings one more event, then breaks; what was read together is what one connection brings."""
+    """Each connection delivers one more event, then breaks; together they equal one connection."""
     expected = await whole()
     items, server = await follow(iter([len(HELLO) + len(frame(body, number)) for number, body in LOG]))
     assert items == expected
@@ -76,9 +76,9 @@ async def test_r6_cut_at_every_byte() -> None:
     expected = (await whole())[2:4]
     raw = HELLO + b"".join(frame(body, number) for number, body in LOG[2:4])
     cuts = chain.from_iterable((place, None) for place in range(len(raw)))
-    async with Playing(StreamServer(LOG[:4], cuts)) as address, Client(address) as client:
+    async with ScriptedServer(StreamServer(LOG[:4], cuts)) as address, Client(address) as client:
         for place in range(len(raw)):
-            async with client.events(W, since=NUMBERS[1], backoff=at_once()) as stream:
+            async with client.events(W, since=NUMBERS[1], backoff=no_delay()) as stream:
                 assert await numbered(stream, NUMBERS[3]) == expected, place
     assert next(cuts, None) is None, "every one was made"
 
@@ -96,23 +96,23 @@ async def test_r6_only_events_after_the_cursor_are_returned() -> None:
     assert [item.number for item in items] == [10_004, 10_005]
 
 
-async def test_r6_a_server_that_repeats_itself_is_not_believed() -> None:
+async def test_r6_repeated_events_are_dropped() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.send(stream_head())
         for number in (2, 1, 3, 3, 4):
             await exchange.send(chunk(frame_of(session_event("s"), number)))
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
     async with (
-        Playing(script) as address,
+        ScriptedServer(script) as address,
         Client(address) as client,
-        client.events(W, since=1, backoff=at_once()) as stream,
+        client.events(W, since=1, backoff=no_delay()) as stream,
     ):
         assert [item.number for item in await numbered(stream, 4)] == [2, 3, 4]
 
 
-async def test_a_gap_is_shown_and_the_stream_goes_on_behind_it() -> None:
+async def test_gap_is_returned_and_stream_continues() -> None:
     asked: list[str] = []
 
     async def script(exchange: Exchange) -> None:
@@ -126,20 +126,24 @@ async def test_a_gap_is_shown_and_the_stream_goes_on_behind_it() -> None:
             raw += frame_of(session_event("s"), 71)
         await exchange.send(stream_head() + chunk(raw))
         if exchange.number:
-            await exchange.until_left()
+            await exchange.wait_for_disconnect()
 
     async with (
-        Playing(script) as address,
+        ScriptedServer(script) as address,
         Client(address) as client,
-        client.events(W, since=5, backoff=at_once()) as stream,
+        client.events(W, since=5, backoff=no_delay()) as stream,
     ):
-        items = await numbered(stream, 71)
-    assert isinstance(items[0].event, GapEvent)
+        first = await anext(stream)
+        assert isinstance(first.event, HelloEvent)
+        gap = await anext(stream)
+        assert isinstance(gap.event, GapEvent)
+        assert stream.cursor == 70
+        await numbered(stream, 71)
     assert asked == ["5", "70"]
     assert stream.cursor == 71
 
 
-async def test_a_workspace_that_is_gone_ends_the_stream() -> None:
+async def test_unknown_workspace_ends_stream() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         if exchange.number == 0:
@@ -147,8 +151,8 @@ async def test_a_workspace_that_is_gone_ends_the_stream() -> None:
         else:
             await exchange.send(answer(b'{"message":"no such workspace"}', 404))
 
-    async with Playing(script) as address, Client(address) as client:
-        stream = client.events(W, since=0, backoff=at_once())
+    async with ScriptedServer(script) as address, Client(address) as client:
+        stream = client.events(W, since=0, backoff=no_delay())
         items = [item async for item in stream]
         assert [item.number for item in items] == [None, 6]
         assert (stream.is_workspace_gone, stream.cursor) == (True, 6)
@@ -166,9 +170,9 @@ async def test_a_failing_server_is_retried(status: int) -> None:
             await server(exchange)
 
     async with (
-        Playing(script) as address,
+        ScriptedServer(script) as address,
         Client(address) as client,
-        client.events(W, since=0, backoff=at_once()) as stream,
+        client.events(W, since=0, backoff=no_delay()) as stream,
     ):
         assert [item.number for item in await numbered(stream, NUMBERS[-1])] == NUMBERS
         assert stream.trouble is None
@@ -181,9 +185,9 @@ async def test_a_permanent_error_is_raised(status: int) -> None:
         await exchange.send(answer(b'{"message":"no"}', status))
 
     async with (
-        Playing(script) as address,
+        ScriptedServer(script) as address,
         Client(address) as client,
-        client.events(W, since=0, backoff=at_once()) as stream,
+        client.events(W, since=0, backoff=no_delay()) as stream,
     ):
         with pytest.raises(ServerProblem, match="no"):
             await anext(stream)
@@ -196,14 +200,14 @@ async def test_a_quiet_connection_is_replaced() -> None:
         if exchange.number == 0:
             await exchange.asked()
             await exchange.send(stream_head() + chunk(HELLO))
-            await exchange.until_left()
+            await exchange.wait_for_disconnect()
         else:
             await server(exchange)
 
     async with (
-        Playing(script) as address,
+        ScriptedServer(script) as address,
         Client(address) as client,
-        client.events(W, since=0, backoff=at_once(), quiet_seconds=0.01) as stream,
+        client.events(W, since=0, backoff=no_delay(), quiet_seconds=0.01) as stream,
     ):
         assert [item.number for item in await numbered(stream, NUMBERS[-1])] == NUMBERS
 
@@ -215,9 +219,9 @@ async def test_heartbeats_keep_the_stream_alive_and_are_not_returned() -> None:
         for _ in range(5):
             await exchange.send(chunk(HEARTBEAT))
         await exchange.send(chunk(frame_of(session_event("s"), 1)))
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address, Client(address) as client, client.events(W, since=0) as stream:
+    async with ScriptedServer(script) as address, Client(address) as client, client.events(W, since=0) as stream:
         assert len(await numbered(stream, 1)) == 1
 
 
@@ -226,9 +230,9 @@ async def test_unknown_events_do_not_stop_the_stream() -> None:
         await exchange.asked()
         raw = frame(b'{"type":"weather","payload":1}', 1) + frame(b"nonsense", 2) + frame_of(session_event("s"), 3)
         await exchange.send(stream_head() + chunk(raw))
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address, Client(address) as client, client.events(W, since=0) as stream:
+    async with ScriptedServer(script) as address, Client(address) as client, client.events(W, since=0) as stream:
         items = await numbered(stream, 3)
     assert items[:2] == [StreamEvent(UnknownEvent("weather", 1), 1), StreamEvent(UnknownEvent(""), 2)]
 
@@ -237,9 +241,9 @@ async def test_closing_ends_a_wait_for_an_event() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.send(stream_head() + chunk(HELLO))
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         stream = client.events(W, since=0)
         await anext(stream)
         waiting = start(collect(stream))
@@ -258,9 +262,9 @@ async def test_closing_ends_a_connection_attempt() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         reached.set()
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         stream = client.events(W, since=0)
         waiting = start(collect(stream))
         await reached.wait()
@@ -272,7 +276,7 @@ async def test_closing_ends_a_retry_delay() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         stream = client.events(W, since=0, backoff=Backoff(lambda: 1.0, initial=1000.0, maximum=1000.0))
         waiting = start(collect(stream))
         await until(lambda: stream.trouble is not None)
@@ -281,14 +285,14 @@ async def test_closing_ends_a_retry_delay() -> None:
 
 
 async def test_a_cancelled_step_loses_nothing() -> None:
-    """The reader gives up waiting again and again; each number still comes once."""
+    """The reader times out repeatedly; each number is still returned once."""
     server = StreamServer(LOG, chain([300, 700], repeat(None)))
     items: list[StreamEvent] = []
     chance = Random(1)
     async with (
-        Playing(server) as address,
+        ScriptedServer(server) as address,
         Client(address) as client,
-        client.events(W, since=0, backoff=at_once()) as stream,
+        client.events(W, since=0, backoff=no_delay()) as stream,
     ):
         while not items or items[-1].number != NUMBERS[-1]:
             step = start(anext(stream))
@@ -315,10 +319,10 @@ async def test_retry_delays_grow_and_are_reset_by_a_hello() -> None:
             await exchange.send(stream_head() + chunk(HELLO))
         elif exchange.number == 5:
             await exchange.send(stream_head() + chunk(frame_of(session_event("s"), 1)))
-            await exchange.until_left()
+            await exchange.wait_for_disconnect()
 
     async with (
-        Playing(script) as address,
+        ScriptedServer(script) as address,
         Client(address) as client,
         client.events(W, since=0, backoff=Noted(lambda: 1.0)) as stream,
     ):

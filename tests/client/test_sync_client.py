@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import pytest
 
-from client.play import (
+from client.scripted_server import (
     Exchange,
     Handler,
-    Playing,
+    ScriptedServer,
     StreamServer,
     answer,
     chunk,
@@ -32,13 +32,13 @@ LOG = list(enumerate(BODIES, 1))
 
 
 async def with_server(script: Handler, work: Callable[[SyncClient], T]) -> T:
-    """The server on this loop, the client in a thread."""
+    """Run the server on this loop and the client in a thread."""
 
     def run(address: Address) -> T:
-        with SyncClient(address, timeout=10.0) as thin:
-            return work(thin)
+        with SyncClient(address, timeout=10.0) as client:
+            return work(client)
 
-    async with Playing(script) as address:
+    async with ScriptedServer(script) as address:
         return await asyncio.to_thread(run, address)
 
 
@@ -48,11 +48,11 @@ async def echo(exchange: Exchange) -> None:
 
 
 async def test_requests_on_one_connection() -> None:
-    def work(thin: SyncClient) -> list[tuple[int, bytes]]:
+    def work(client: SyncClient) -> list[tuple[int, bytes]]:
         return [
-            thin.request("GET", "/v1/health"),
-            thin.request("POST", "/v1/x", [("a", "b c")], b'{"x":1}'),
-            thin.request("DELETE", "/v1/y"),
+            client.request("GET", "/v1/health"),
+            client.request("POST", "/v1/x", [("a", "b c")], b'{"x":1}'),
+            client.request("DELETE", "/v1/y"),
         ]
 
     assert await with_server(echo, work) == [
@@ -63,22 +63,22 @@ async def test_requests_on_one_connection() -> None:
 
 
 async def test_an_opened_connection_is_used() -> None:
-    def work(thin: SyncClient) -> tuple[int, bytes]:
-        thin.connect()
-        thin.connect()
-        return thin.request("GET", "/v1/health")
+    def work(client: SyncClient) -> tuple[int, bytes]:
+        client.connect()
+        client.connect()
+        return client.request("GET", "/v1/health")
 
     assert (await with_server(echo, work))[1] == b"0 GET /v1/health "
 
 
 async def test_large_bodies_both_ways() -> None:
     body = os.urandom(400_000).hex().encode()
-    status, back = await with_server(echo, lambda thin: thin.request("POST", "/v1/x", (), body))
+    status, back = await with_server(echo, lambda client: client.request("POST", "/v1/x", (), body))
     assert (status, back) == (202, b"0 POST /v1/x " + body)
 
 
-class HangsUp:
-    """Answers the first request; on the first connection it takes the second one and hangs up."""
+class DisconnectingScript:
+    """Answers the first request; on the first connection it reads the second one and disconnects."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -93,22 +93,22 @@ class HangsUp:
 
 @pytest.mark.parametrize(("method", "can_repeat"), [("GET", False), ("DELETE", False), ("POST", True)])
 async def test_idempotent_requests_are_repeated(method: str, can_repeat: bool) -> None:
-    def work(thin: SyncClient) -> tuple[int, bytes]:
-        thin.request("GET", "/v1/health")
-        return thin.request(method, "/v1/x", can_repeat=can_repeat)
+    def work(client: SyncClient) -> tuple[int, bytes]:
+        client.request("GET", "/v1/health")
+        return client.request(method, "/v1/x", can_repeat=can_repeat)
 
-    script = HangsUp()
+    script = DisconnectingScript()
     assert await with_server(script, work) == (200, b"yes")
     assert script.heard == ["GET", method, method]
 
 
 async def test_a_post_is_never_sent_twice() -> None:
-    def work(thin: SyncClient) -> None:
-        thin.request("GET", "/v1/health")
+    def work(client: SyncClient) -> None:
+        client.request("GET", "/v1/health")
         with pytest.raises(ConnectionLost):
-            thin.request("POST", "/v1/x")
+            client.request("POST", "/v1/x")
 
-    script = HangsUp()
+    script = DisconnectingScript()
     await with_server(script, work)
     assert script.heard == ["GET", "POST"]
 
@@ -118,12 +118,12 @@ async def test_a_closed_connection_is_noticed_before_a_post() -> None:
         await exchange.asked()
         await exchange.send(answer(str(exchange.number).encode()))
 
-    def work(thin: SyncClient) -> bytes:
-        thin.request("GET", "/v1/health")
-        kept = thin._idle
+    def work(client: SyncClient) -> bytes:
+        client.request("GET", "/v1/health")
+        kept = client._idle
         assert kept is not None
         assert kept.recv(1) == b""
-        return thin.request("POST", "/v1/x")[1]
+        return client.request("POST", "/v1/x")[1]
 
     assert await with_server(script, work) == b"1"
 
@@ -133,16 +133,19 @@ async def test_a_large_request_that_is_refused_before_it_is_read() -> None:
         await exchange.asked(reads_body=False)
         await exchange.send(answer(b"no", 413, "Connection: close\r\n"))
 
-    assert await with_server(script, lambda thin: thin.request("POST", "/v1/x", (), b"x" * 5_000_000)) == (413, b"no")
+    assert await with_server(script, lambda client: client.request("POST", "/v1/x", (), b"x" * 5_000_000)) == (
+        413,
+        b"no",
+    )
 
 
 async def test_no_answer_in_time() -> None:
     async def script(exchange: Exchange) -> None:
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    def work(thin: SyncClient) -> None:
+    def work(client: SyncClient) -> None:
         with pytest.raises(TimedOut):
-            thin.request("GET", "/v1/health", timeout=0.01)
+            client.request("GET", "/v1/health", timeout=0.01)
 
     await with_server(script, work)
 
@@ -153,9 +156,9 @@ async def test_an_incomplete_response_is_an_error(cut: int) -> None:
         await exchange.asked()
         await exchange.send(answer(b"whole")[:cut])
 
-    def work(thin: SyncClient) -> None:
+    def work(client: SyncClient) -> None:
         with pytest.raises(ConnectionLost):
-            thin.request("GET", "/v1/health")
+            client.request("GET", "/v1/health")
 
     await with_server(script, work)
 
@@ -166,8 +169,8 @@ def test_no_server_listens() -> None:
 
 
 async def test_a_stream() -> None:
-    def work(thin: SyncClient) -> list[SseEvent]:
-        with thin.stream("/v1/workspaces/w/events", [("since", 2)]) as stream:
+    def work(client: SyncClient) -> list[SseEvent]:
+        with client.stream("/v1/workspaces/w/events", [("since", 2)]) as stream:
             events: list[SseEvent] = []
             for event in stream:
                 events.append(event)
@@ -185,9 +188,9 @@ async def test_a_stream_that_ends_is_distinguished_from_one_that_breaks(ending: 
         await exchange.asked()
         await exchange.send(stream_head() + chunk(frame_of(session_event("s"), 1)) + ending)
 
-    def work(thin: SyncClient) -> int:
+    def work(client: SyncClient) -> int:
         seen = 0
-        with thin.stream("/v1/x") as stream:
+        with client.stream("/v1/x") as stream:
             try:
                 for _ in stream:
                     seen += 1
@@ -205,8 +208,8 @@ async def test_a_stream_that_ends_with_its_connection() -> None:
         await exchange.asked()
         await exchange.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + frame(BODIES[0]))
 
-    def work(thin: SyncClient) -> list[SseEvent]:
-        return list(thin.stream("/v1/x"))
+    def work(client: SyncClient) -> list[SseEvent]:
+        return list(client.stream("/v1/x"))
 
     assert await with_server(script, work) == [SseEvent(BODIES[0])]
 
@@ -218,9 +221,9 @@ async def test_a_refused_stream() -> None:
         for place in range(len(raw)):
             await exchange.send(raw[place : place + 1])
 
-    def work(thin: SyncClient) -> ServerProblem:
+    def work(client: SyncClient) -> ServerProblem:
         with pytest.raises(ServerProblem) as caught:
-            thin.stream("/v1/x")
+            client.stream("/v1/x")
         return caught.value
 
     problem = await with_server(script, work)
@@ -230,22 +233,22 @@ async def test_a_refused_stream() -> None:
 async def quiet(exchange: Exchange) -> None:
     await exchange.asked()
     await exchange.send(stream_head())
-    await exchange.until_left()
+    await exchange.wait_for_disconnect()
 
 
 async def test_a_wait_ends_with_its_deadline() -> None:
-    def work(thin: SyncClient) -> list[SseEvent]:
-        with thin.stream("/v1/x") as stream:
+    def work(client: SyncClient) -> list[SseEvent]:
+        with client.stream("/v1/x") as stream:
             return stream.receive(0.01)
 
     assert await with_server(quiet, work) == []
 
 
-async def test_a_stream_without_a_sign_of_life_is_broken() -> None:
-    """A connection that nobody closed may be dead all the same: who follows it must not wait for ever."""
+async def test_stream_without_heartbeat_is_broken() -> None:
+    """A connection may be dead without being closed: its reader must not wait forever."""
 
-    def work(thin: SyncClient) -> None:
-        with thin.stream("/v1/x", quiet=0.01) as stream, pytest.raises(ConnectionLost, match="quiet"):
+    def work(client: SyncClient) -> None:
+        with client.stream("/v1/x", quiet=0.01) as stream, pytest.raises(ConnectionLost, match="quiet"):
             list(stream)
 
     await with_server(quiet, work)
@@ -254,10 +257,10 @@ async def test_a_stream_without_a_sign_of_life_is_broken() -> None:
 async def test_a_wait_ends_when_the_wake_descriptor_is_readable() -> None:
     """As a signal does through its descriptor."""
 
-    def work(thin: SyncClient) -> list[SseEvent]:
+    def work(client: SyncClient) -> list[SseEvent]:
         reading, writing = os.pipe()
         try:
-            with thin.stream("/v1/x") as stream:
+            with client.stream("/v1/x") as stream:
                 os.write(writing, b"\x02")
                 return stream.receive(wake=reading)
         finally:

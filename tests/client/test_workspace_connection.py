@@ -1,4 +1,4 @@
-"""A long-running client: heartbeats of its stream, and a server that is lost for a moment or longer."""
+"""A long-running client: heartbeats of its stream, and a server that is lost for a short or a long time."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client.play import chunk, frame_of, session_event, stream_head
+from client.scripted_server import chunk, frame_of, session_event, stream_head
 from holdfast.client import sync_client, workspace_connection
 from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, ConnectionLost
@@ -25,7 +25,7 @@ LOOK = 0.5
 
 
 class Steps:
-    """A clock that goes on by four seconds whenever somebody looks at it, and then does what is due."""
+    """A clock that advances by four seconds at every reading, and then runs due callbacks."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -49,7 +49,7 @@ def test_a_heartbeat_resets_the_timeout_like_an_event(is_alive: bool, monkeypatc
             if is_alive:
                 theirs.sendall(chunk(HEARTBEAT))
             else:
-                # Something has to come, or the wait is a real one.
+                # An event has to arrive, or the wait is a real one.
                 clock.due[begin + 8] = lambda: monkeypatch.setattr(clock, "now", begin + 40)
             clock.due[begin + 20] = lambda: theirs.sendall(chunk(frame_of(session_event("a"), 1)))
             items = iter(stream)
@@ -61,7 +61,7 @@ def test_a_heartbeat_resets_the_timeout_like_an_event(is_alive: bool, monkeypatc
 
 
 class Events:
-    """A stream that the test moves."""
+    """A stream controlled by the test."""
 
     def __init__(self, items: list[int]) -> None:
         self.is_connected = True
@@ -88,31 +88,49 @@ class Events:
 
 
 async def _at_once(function: Callable[..., object], *args: object) -> object:
-    """Nothing is left for later: what has not happened by then does not."""
+    """Run the function at once instead of later."""
     return function(*args)
 
 
 class Harness:
-    """A directory's workspace, of which it is known how often it was entered, and from where it was followed."""
+    """A workspace that records how often it was entered and from which cursor it was followed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, can_be_started: bool = True) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, can_be_started: bool = True, where: ServerLocation | None = None
+    ) -> None:
         self.entered = 0
         self.refusals = 0
         self.since: list[int] = []
         self.streams: list[Events] = []
         self.items: list[int] = []
         self.left: list[str] = []
-        client = SimpleNamespace(create_workspace=self._create, events=self._events, close=self._close, address=None)
+        self.environments: list[object] = []
+        self.modes: list[bool] = []
+        self.open_connections = 0
+        self.hangs = False
+        self.address = Address(path="/first")
+        self.client = client = SimpleNamespace(
+            create_workspace=self._create, events=self._events, close=self._close, address=None
+        )
         client.leave_workspace = self._leave
         monkeypatch.setattr(workspace_connection, "Client", lambda *_, **__: client)
-        monkeypatch.setattr(
-            workspace_connection, "find_or_start", lambda _: SimpleNamespace(address=Address(), close=lambda: None)
-        )
+        monkeypatch.setattr(workspace_connection, "find_or_start", self._find)
         monkeypatch.setattr(asyncio, "to_thread", _at_once)
-        self.stay = WorkspaceConnection(ServerLocation(Address(path="/s"), "", can_be_started=can_be_started), "/p")
+        where = where or ServerLocation(Address(path="/s"), "", can_be_started=can_be_started)
+        self.stay = WorkspaceConnection(where, "/p", ("A=1",), yolo=lambda: self.entered > 1)
+
+    def _find(self, _: ServerLocation) -> SimpleNamespace:
+        self.open_connections += 1
+
+        def close() -> None:
+            self.open_connections -= 1
+
+        return SimpleNamespace(address=self.address, close=close)
 
     async def _create(self, path: str, *, yolo: bool, env: object) -> WorkspaceBody:
         self.entered += 1
+        self.environments.append(env)
+        self.modes.append(yolo)
         if self.refusals:
             self.refusals -= 1
             raise ClientError("not now")
@@ -124,6 +142,8 @@ class Harness:
         return self.streams[-1]
 
     async def _leave(self, workspace: str) -> None:
+        if self.hangs:
+            await asyncio.Event().wait()
         self.left.append(workspace)
 
     async def _close(self) -> None:
@@ -149,10 +169,10 @@ async def test_a_lost_server_is_located_again_and_a_short_interruption_is_ignore
     clock = Clock()
     await harness.stay.enter()
 
-    async def take(_: object) -> None:
+    async def receive(_: object) -> None:
         return
 
-    following = start(harness.stay.follow(take))
+    following = start(harness.stay.follow(receive))
     await settle_down()
     for look in looks:
         harness.streams[0].is_connected = look == "+"
@@ -165,18 +185,18 @@ async def test_a_lost_server_is_located_again_and_a_short_interruption_is_ignore
 
 
 async def test_a_stream_that_ended_is_reopened_at_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody watches the old one any more; a refusal is tried again, later each time."""
+    """The old one is not read any more; a refusal is retried with growing delays."""
     harness = Harness(monkeypatch)
     clock = Clock()
     await harness.stay.enter()
     taken: list[object] = []
 
-    async def take(item: object) -> None:
+    async def receive(item: object) -> None:
         taken.append(item)
 
     harness.items += [4, 5]
     harness.stay.cursor = 3
-    following = start(harness.stay.follow(take))
+    following = start(harness.stay.follow(receive))
     await until(lambda: len(taken) == 2)
     harness.refusals = 1
     harness.streams[0].over.set()
@@ -191,3 +211,93 @@ async def test_a_stream_that_ended_is_reopened_at_its_position(monkeypatch: pyte
     assert (harness.since, taken) == ([3, 5], [4, 5])
     following.cancel()
     await harness.stay.leave()
+
+
+REMOTE = ServerLocation(Address(path="/tunnel"), "", can_be_started=False, again=lambda: None, directory="/there")
+
+
+@pytest.mark.parametrize(
+    ("where", "environment", "directory"),
+    [
+        (ServerLocation(Address(path="/s"), "", can_be_started=True), ("A=1",), "/p"),
+        (ServerLocation(Address(path="/s"), "", can_be_started=False), ("A=1",), "/p"),
+        (ServerLocation(Address(host="h", port=1), "", can_be_started=False), (), "/p"),
+        (REMOTE, (), "/there"),
+    ],
+    ids=["own", "named socket", "TCP", "ssh"],
+)
+async def test_the_environment_is_sent_to_a_server_of_this_machine_only(
+    where: ServerLocation, environment: tuple[str, ...], directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(monkeypatch, where=where)
+    body = await harness.stay.enter()
+    assert harness.environments == [environment]
+    assert body.path == directory
+
+
+async def test_each_entry_uses_the_current_address_and_mode_and_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness(monkeypatch)
+    for number in range(3):
+        harness.address = Address(path=f"/socket{number}")
+        await harness.stay.enter()
+        assert harness.open_connections == 0
+    assert harness.client.address == Address(path="/socket2")
+    assert harness.modes == [False, False, True]
+
+
+async def test_a_remote_server_is_restored_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(monkeypatch, where=REMOTE)
+    clock = Clock()
+    await harness.stay.enter()
+    following = start(harness.stay.follow(_ignore))
+    await settle_down()
+    harness.streams[0].is_connected = False
+    for _ in range(2):
+        await clock.forward(LOOK * 1.01)
+        await settle_down()
+    assert harness.entered == 2
+    following.cancel()
+    await harness.stay.leave()
+
+
+async def _ignore(_: object) -> None:
+    return
+
+
+async def test_the_position_is_that_of_the_event_while_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that loads a snapshot sets the position, and one that fails does not receive the event again."""
+    harness = Harness(monkeypatch)
+    Clock()
+    await harness.stay.enter()
+    seen: list[tuple[object, int]] = []
+
+    async def receive(item: object) -> None:
+        seen.append((item, harness.stay.cursor))
+        if item == 5:
+            harness.stay.cursor = 9
+
+    harness.items += [4, 5]
+    following = start(harness.stay.follow(receive))
+    await until(lambda: len(seen) == 2)
+    assert (seen, harness.stay.cursor) == ([(4, 4), (5, 5)], 9)
+    following.cancel()
+    await harness.stay.leave()
+
+
+async def test_leaving_a_server_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit ends the wait, the client is closed, and no task is left."""
+    harness = Harness(monkeypatch)
+    clock = Clock()
+    await harness.stay.enter()
+    harness.hangs = True
+    following = start(harness.stay.follow(_ignore))
+    await settle_down()
+    leaving = start(harness.stay.leave())
+    await settle_down()
+    await clock.forward(1.1)
+    await leaving
+    assert harness.left == ["closed"]
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "connection"]
+    following.cancel()

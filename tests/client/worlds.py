@@ -35,7 +35,7 @@ _SESSIONS = [SessionId("s1"), SessionId("s2")]
 
 
 class Harness:
-    """The plainest possible book-keeping: immutable messages, grown one event at a time."""
+    """The simplest possible bookkeeping: immutable messages, grown one event at a time."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -74,7 +74,7 @@ class Harness:
             permissions=tuple(self.permissions.values()),
         )
 
-    def _say(self, event: DurableEvent) -> None:
+    def _publish(self, event: DurableEvent) -> None:
         # After an unclean start the numbers jump.
         self.number += self._chance.choice([1, 1, 1, 10_000])
         self.said.append(StreamEvent(event, self.number))
@@ -89,7 +89,7 @@ class Harness:
         title = self._words()
         fresh = Session(name, SessionId(""), title, 0, 0, 0, MessageId(""), 0.0, 1, 1, False, 0)
         session = self.sessions[name] = msgspec.structs.replace(self.sessions.get(name, fresh), title=title)
-        self._say(SessionEvent(Change("updated" if kind == "updated" else "created", session)))
+        self._publish(SessionEvent(Change("updated" if kind == "updated" else "created", session)))
 
     def _message(self) -> None:
         session = self._chance.choice(_SESSIONS)
@@ -99,10 +99,10 @@ class Harness:
         message = Message(self._parts(), MessageId("m" + name), "assistant", session, "", "", 1, int(name))
         self.messages[message.id] = message
         self._counts(session, 1, int(name))
-        self._say(MessageEvent(Change("created", message)))
+        self._publish(MessageEvent(Change("created", message)))
 
     def _counts(self, name: SessionId, more: int, at: int = 0) -> None:
-        """As every store does it, without a word about the session."""
+        """Update the counts without a session event, as every store does."""
         session = self.sessions[name]
         self.sessions[name] = msgspec.structs.replace(
             session, message_count=session.message_count + more, updated_at=max(session.updated_at, at)
@@ -118,10 +118,10 @@ class Harness:
         if self.messages:
             message = self._chance.choice(list(self.messages.values()))
             message = self.messages[message.id] = msgspec.structs.replace(message, parts=self._parts())
-            self._say(MessageEvent(Change("updated", message)))
+            self._publish(MessageEvent(Change("updated", message)))
 
     def _grow(self) -> None:
-        """Growth of all kinds: fitting, overlapping, with a hole, of parts that do not grow, whole parts."""
+        """Add growth of all kinds: fitting, overlapping, with a hole, of parts that do not grow, whole parts."""
         if not self.messages:
             return
         message = self._chance.choice(list(self.messages.values()))
@@ -145,7 +145,7 @@ class Harness:
                 RunId("r" + self._name()), session, "waiting", "queue", 1, prompt="please", number=self.number + 1
             )
             self.runs[run.run_id] = run
-            self._say(RunEvent(Change("created", run)))
+            self._publish(RunEvent(Change("created", run)))
 
     def _change_run(self) -> None:
         open_runs = [run for run in self.runs.values() if run.state != "ended"]
@@ -154,18 +154,18 @@ class Harness:
         run = self._chance.choice(open_runs)
         if self._chance.random() < 0.5:
             run = self.runs[run.run_id] = msgspec.structs.replace(run, state="active", step=run.step + 1)
-            self._say(RunEvent(Change("updated", msgspec.structs.replace(run, prompt=""))))
+            self._publish(RunEvent(Change("updated", msgspec.structs.replace(run, prompt=""))))
             return
         self.runs[run.run_id] = msgspec.structs.replace(run, state="ended", outcome="failed", error="no")
         end = RunComplete(run.session_id, MessageId(""), run.run_id, "failed", "some text", "no")
-        self._say(RunCompleteEvent(Change("updated", end)))
+        self._publish(RunCompleteEvent(Change("updated", end)))
 
     def _ask(self) -> None:
         if self.permissions and self._chance.random() < 0.5:
             name = self._chance.choice(list(self.permissions))
             call = self.permissions.pop(name)["tool_call_id"]
             notice = PermissionNotification(ToolCallId(str(call)), granted=True, denied=False)
-            self._say(PermissionNotificationEvent(Change("created", notice)))
+            self._publish(PermissionNotificationEvent(Change("created", notice)))
             return
         session = self._chance.choice(_SESSIONS)
         if session in self.sessions:
@@ -174,20 +174,20 @@ class Harness:
                 name, session, ToolCallId("c" + name), "bash", "run", "execute", {"command": "ls"}, "/"
             )
             self.permissions[name] = msgspec.to_builtins(ask)
-            self._say(PermissionRequestEvent(Change("created", ask)))
+            self._publish(PermissionRequestEvent(Change("created", ask)))
 
     def _delete(self) -> None:
         if self.messages and self._chance.random() < 0.5:
             message = self.messages.pop(self._chance.choice(list(self.messages)))
             self._counts(message.session_id, -1)
-            self._say(MessageEvent(Change("deleted", message)))
+            self._publish(MessageEvent(Change("deleted", message)))
         elif self.sessions and self._chance.randint(0, 3) == 0:
             name = self._chance.choice(list(self.sessions))
             session = self.sessions.pop(name)
             self.messages = {key: item for key, item in self.messages.items() if item.session_id != name}
             self.runs = {key: item for key, item in self.runs.items() if item.session_id != name}
             self.permissions = {key: item for key, item in self.permissions.items() if item["session_id"] != name}
-            self._say(SessionEvent(Change("deleted", session)))
+            self._publish(SessionEvent(Change("deleted", session)))
 
 
 def _part(kind: int, text: str) -> Part:

@@ -361,3 +361,55 @@ def test_duplicate_json_key_is_reported(files: SettingsFiles) -> None:
     files.write(files.home / ".config/crush/crush.json", text)
     found = [(item.severity, item.line, item.key, item.hides_denial) for item in files.open().problems]
     assert found == [("warning", 2, "options", False), ("error", 4, "permissions.deny", True)]
+
+
+def test_a_change_is_announced_only_if_the_settings_differ(files: SettingsFiles) -> None:
+    path = files.write_user('[env]\nA = "1"\n')
+    changes: list[int] = []
+    configuration = files.open()
+    configuration.on_change = lambda: changes.append(1)
+    configuration.current()
+    files.write_user('[env]\nA = "1"\n\n')
+    configuration.current()
+    assert changes == [], "an empty line at the end"
+    files.write_user('[env]\nA = "2"\n')
+    configuration.current()
+    configuration.current()
+    assert changes == [1]
+    path.unlink()
+    configuration.current()
+    assert changes == [1, 1]
+
+
+def test_variables_of_clients_and_of_the_settings(files: SettingsFiles) -> None:
+    """Settings override the environment of the client; one that joins later adds its variables."""
+    files.write_user('[env]\nA = "settings"\nB = "$C"\n')
+    files.environment |= {"A": "client", "C": "client"}
+    configuration = files.open()
+    assert {name: configuration.environment().get(name) for name in "ABC"} == {
+        "A": "settings",
+        "B": "client",
+        "C": "client",
+    }
+    versions = [configuration.environment_version]
+    for variables in ({"C": "client"}, {"C": "later", "A": "later"}, {"C": "later"}):
+        configuration.add_environment(variables)
+        versions.append(configuration.environment_version - versions[0])
+    assert versions[1:] == [0, 1, 1]
+    assert {name: configuration.environment().get(name) for name in "ABC"} == {
+        "A": "settings",
+        "B": "later",
+        "C": "later",
+    }
+
+
+def test_sections_of_the_files_alone(files: SettingsFiles) -> None:
+    """Without the settings that clients have saved."""
+    files.write_user('[options]\ntui = {compact_mode = true}\n[env]\nA = "user"\n')
+    files.write_project('[env]\nB = "project"\n')
+    files.write(files.data / "config.json", '{"env": {"A": "saved", "C": "saved"}}')
+    configuration = files.open()
+    files.trust(configuration)
+    assert configuration.snapshot().tree["env"]["C"] == "saved"
+    assert configuration.settings_from_files("env") == {"A": "user", "B": "project"}
+    assert configuration.settings_from_files("absent") == {}

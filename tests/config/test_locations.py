@@ -55,5 +55,11 @@ def test_writable_file_of_a_project(files: SettingsFiles) -> None:
     inner = files.project / "src"
     inner.mkdir()
     assert files.locations(inner).project_file == str(files.project / "holdfast.toml")
+    files.write(inner / "crush.json", "{}")
+    assert files.locations(inner).project_file == str(files.project / "holdfast.toml"), "JSON is not written"
+    files.write(files.project / "holdfast.toml", "")
+    assert files.locations(inner).project_file == str(files.project / "holdfast.toml")
+    files.write(inner / "holdfast.toml", "")
+    assert files.locations(inner).project_file == str(inner / "holdfast.toml")
     files.write(inner / ".holdfast.toml", "")
     assert files.locations(inner).project_file == str(inner / ".holdfast.toml")

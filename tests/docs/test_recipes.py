@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from e2e.cli_environment import TIMEOUT, CliEnvironment, Done, cli_environment
+from e2e.cli_environment import TIMEOUT, CliEnvironment, CompletedCommand, cli_environment
 from model_server.script import CallTool, Reply, Say
 from model_server.server import RecordedRequest
 
@@ -64,7 +64,7 @@ class Machine:
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
-    async def sh(self, script: str, **variables: str) -> Done:
+    async def sh(self, script: str, **variables: str) -> CompletedCommand:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *("bash", "-e", "-o", "pipefail", "-c", script),
@@ -76,7 +76,7 @@ class Machine:
         )
         async with asyncio.timeout(TIMEOUT):
             out, err = await process.communicate()
-        return Done(process.returncode or 0, out.decode(), err.decode())
+        return CompletedCommand(process.returncode or 0, out.decode(), err.decode())
 
     async def must(self, script: str, **variables: str) -> str:
         done = await self.sh(script, **variables)

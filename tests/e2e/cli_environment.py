@@ -1,6 +1,7 @@
-"""A user's whole setting: a home with settings, `holdfast serve` as a process, the real commands, a scripted provider.
+"""A complete user environment: a home with settings, `holdfast serve` as a process, the real commands, a scripted
+provider.
 
-The provider runs in the test's own loop, so commands are awaited.
+The provider runs in the event loop of the test, so commands are awaited.
 """
 
 import asyncio
@@ -28,15 +29,23 @@ from model_server.server import ModelServer, RecordedRequest
 from scratch import new_directory
 from server.helpers import RawStream, read_until, run_ended
 
-__all__ = ["TIMEOUT", "CliEnvironment", "Done", "Watched", "asks", "cli_environment", "text"]
+__all__ = [
+    "TIMEOUT",
+    "CliEnvironment",
+    "CompletedCommand",
+    "WatchedWorkspace",
+    "cli_environment",
+    "model_requests",
+    "text",
+]
 
 TIMEOUT = 20.0
 _HIDDEN = ("_API_KEY", "_TOKEN")
-_HOUSE = ("HOLDFAST", "XDG", "AWS_", "GOOGLE_", "VERTEXAI", "OLLAMA", "CRUSH", "AZURE")
+_ISOLATED_VARIABLES = ("HOLDFAST", "XDG", "AWS_", "GOOGLE_", "VERTEXAI", "OLLAMA", "CRUSH", "AZURE")
 
 
-class Done(msgspec.Struct, frozen=True):
-    """How a command ended."""
+class CompletedCommand(msgspec.Struct, frozen=True):
+    """Result of a command."""
 
     code: int
     out: str
@@ -44,7 +53,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class CliEnvironment:
-    """The path is short: sockets live in it, and their paths have at most 104 bytes."""
+    """The path is short, because it contains sockets, whose paths have at most 104 bytes."""
 
     def __init__(self, provider: ModelServer) -> None:
         self.provider = provider
@@ -58,7 +67,7 @@ class CliEnvironment:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(_HOUSE) and not name.endswith(_HIDDEN)
+            if not name.startswith(_ISOLATED_VARIABLES) and not name.endswith(_HIDDEN)
         }
         self.environment = {
             **kept,
@@ -68,12 +77,12 @@ class CliEnvironment:
             "XDG_DATA_HOME": str(self.root / "x"),
             "HOLDFAST_DATA_DIR": str(self.data),
             "HOLDFAST_KEYRING": "0",
-            # Whoever runs these tests may have one.
+            # The user who runs the tests may have one.
             "OLLAMA_HOST": "127.0.0.1:9",
         }
         self.server: asyncio.subprocess.Process | None = None
         self.log = ""
-        """What the server has said on its terminal."""
+        """Output of the server on its terminal."""
         self._logging: asyncio.Task[None] | None = None
         self._clients: list[Client] = []
         self._started: list[asyncio.subprocess.Process] = []
@@ -81,7 +90,7 @@ class CliEnvironment:
     # Settings
 
     def write(self, more: str = "", *, provider: str = "", model: str = "", selection: str = "") -> None:
-        """The usual settings: one provider, which is ours, and two models."""
+        """Write the usual settings: the scripted provider and two models."""
         self.settings.write_text(
             f"""
 [models.large]
@@ -109,7 +118,7 @@ context_window = 50000
     # The server
 
     async def serve(self, *options: str) -> int:
-        """Its process id, when it listens."""
+        """Start the server. Returns its process id when it listens."""
         self.server = await self.start("serve", *options)
         assert self.server.stderr is not None
         listens = asyncio.Event()
@@ -119,19 +128,19 @@ context_window = 50000
         return self.server.pid
 
     async def serve_again(self, *options: str) -> int:
-        """In the environment as it is now."""
+        """Restart it in the current environment."""
         await self.stop()
         return await self.serve(*options)
 
     def stored(self) -> str:
-        """All that the server keeps, but for the files that are for keys."""
+        """Return all files of the server except those for keys."""
         files = [path for path in self.data.rglob("*") if path.is_file() and path.name != "config.json"]
         return "".join(path.read_bytes().decode("latin-1") for path in files)
 
     async def _keep_log(self, lines: asyncio.StreamReader, listens: asyncio.Event) -> None:
         async for line in lines:
             self.log += line.decode()
-            # The line of the unix socket comes last and names the process.
+            # The line of the Unix socket is last and names the process.
             if b"listening" in line and b", process " in line:
                 listens.set()
 
@@ -147,13 +156,13 @@ context_window = 50000
         self._clients.append(made)
         return made
 
-    async def open_workspace(self, env: Mapping[str, str] | None = None) -> "Watched":
-        """A client in the project, with a session."""
+    async def open_workspace(self, env: Mapping[str, str] | None = None) -> "WatchedWorkspace":
+        """Open the project with a client and a session."""
         client = await self.client()
         given = tuple(f"{name}={value}" for name, value in (self.environment | dict(env or {})).items())
         workspace = (await client.create_workspace(str(self.project), env=given)).id
         session = (await client.create_session(workspace)).id
-        return Watched(client, workspace, session)
+        return WatchedWorkspace(client, workspace, session)
 
     # Commands
 
@@ -170,14 +179,14 @@ context_window = 50000
         self._started.append(process)
         return process
 
-    async def call(self, *arguments: str, stdin: str = "") -> Done:
+    async def call(self, *arguments: str, stdin: str = "") -> CompletedCommand:
         process = await self.start(*arguments)
         async with asyncio.timeout(TIMEOUT):
             out, err = await process.communicate(stdin.encode())
-        return Done(process.returncode or 0, out.decode(), err.decode())
+        return CompletedCommand(process.returncode or 0, out.decode(), err.decode())
 
     async def stdout_of(self, *arguments: str, stdin: str = "") -> str:
-        """What a command that must succeed prints."""
+        """Return the output of a command that must succeed."""
         done = await self.call(*arguments, stdin=stdin)
         assert done.code == 0, done.err
         return done.out.rstrip("\n")
@@ -194,8 +203,8 @@ context_window = 50000
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-class Watched:
-    """A workspace as a client has it."""
+class WatchedWorkspace:
+    """A workspace as a client sees it."""
 
     def __init__(self, client: Client, workspace: WorkspaceId, session: SessionId) -> None:
         self.client = client
@@ -210,8 +219,10 @@ class Watched:
         await self.client.send_prompt(self.id, AgentMessage(self.session, prompt, run, given, interactive=False))
         return run
 
-    async def asked(self, prompt: str, attachments: Iterable[Attachment] = ()) -> tuple[RunComplete, list[StreamEvent]]:
-        """The end of a prompt, and all that was told until then."""
+    async def send_and_wait(
+        self, prompt: str, attachments: Iterable[Attachment] = ()
+    ) -> tuple[RunComplete, list[StreamEvent]]:
+        """Send a prompt. Returns its end and all events up to it."""
         async with self.watching() as events:
             run = await self.send(prompt, attachments)
             seen = await read_until(events, run_ended(run))
@@ -221,26 +232,30 @@ class Watched:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[EventStream]:
-        """From now on everything, also what nobody keeps."""
+        """Subscribe from now on, including live events."""
         cursor = (await self.client.snapshot(self.id)).cursor
         async with self.client.events(self.id, since=cursor) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
             yield events
 
     async def whole_stream(self) -> RawStream:
-        """The stream that stock clients read."""
+        """Open the stream of stock clients."""
         path = f"/v1/workspaces/{self.id}/events?client_id={self.client.client_id}"
         return await RawStream.open(self.client.address, path)
 
 
-def asks(provider: ModelServer, name: str = "") -> list[RecordedRequest]:
-    """The requests to a model; titles are somebody else's matter."""
-    found = [asked for asked in provider.requests if asked.wire is not None]
-    return [asked for asked in found if "tools" in asked.json and (not name or asked.json.get("model") == name)]
+def model_requests(provider: ModelServer, name: str = "") -> list[RecordedRequest]:
+    """Return the requests to a model, without those for titles."""
+    found = [send_and_wait for send_and_wait in provider.requests if send_and_wait.wire is not None]
+    return [
+        send_and_wait
+        for send_and_wait in found
+        if "tools" in send_and_wait.json and (not name or send_and_wait.json.get("model") == name)
+    ]
 
 
 def text(body: object) -> str:
-    """Of a message on the chat wire, whatever form its content has."""
+    """Return the text of a message on the chat wire, in any form of its content."""
     assert isinstance(body, dict)
     content: Any = body["content"]
     if isinstance(content, str):
@@ -255,7 +270,7 @@ async def cli_environment(
     models: Mapping[str, int] | None = None,
     serves: bool = True,
 ) -> AsyncIterator[CliEnvironment]:
-    """With a provider that says `Hello.` unless told otherwise, and a server."""
+    """Start an environment with a server and a provider that answers `Hello.` by default."""
     async with ModelServer(
         script or [Reply((Say(("Hel", "lo.")),))], models=models or {"big": 1, "other": 1}
     ) as provider:

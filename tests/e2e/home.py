@@ -1,4 +1,4 @@
-"""A home directory of one's own for the server of a test: what its user brought along is what the test wrote."""
+"""A separate home directory for the server of a test: it contains only files written by the test."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,13 @@ from holdfast.domain.ids import WorkspaceId
 
 __all__ = ["Home", "trust", "written"]
 
-_HOUSE = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CRUSH_SKILLS_DIR", "CLAUDE_CONFIG_DIR", "CRUSH_GLOBAL_CONFIG")
+_ISOLATED_VARIABLES = (
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "CRUSH_SKILLS_DIR",
+    "CLAUDE_CONFIG_DIR",
+    "CRUSH_GLOBAL_CONFIG",
+)
 
 
 def written(path: Path, *lines: str) -> Path:
@@ -26,14 +32,14 @@ class Home:
         self.path = path
         path.mkdir(exist_ok=True)
         monkeypatch.setenv("HOME", str(path))
-        for name in _HOUSE:
+        for name in _ISOLATED_VARIABLES:
             monkeypatch.delenv(name, raising=False)
 
     def settings(self, *lines: str) -> None:
         written(self.path / ".config/holdfast/config.toml", *lines)
 
     def hooks(self, event: str, *commands: str, matcher: str = "", timeout: int = 0) -> None:
-        """In our own form."""
+        """In our own format."""
         lines = self.path / ".config/holdfast/config.toml"
         old = lines.read_text() if lines.exists() else ""
         for command in commands:

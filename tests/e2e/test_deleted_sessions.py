@@ -1,4 +1,4 @@
-"""A deleted session is gone: unique texts in every kind of place, then a search through all files and all answers."""
+"""A deleted session is erased: unique texts in every kind of location, then a search of all files and responses."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ CANARY = "canary-of-the-deleted-session"
 
 
 async def work(stage: CliEnvironment, client: Client, workspace: WorkspaceId) -> SessionId:
-    """A session with its text in: title, prompts, attachments, answers, errors, files, output, sub-agents, to-dos."""
+    """Create a session with its text in title, prompts, attachments, responses, errors, files, output, sub-agents,
+    to-dos.
+    """
     session = (await client.create_session(workspace, f"{CANARY}-title")).id
     note = Attachment(f"{CANARY}-attachment".encode(), f"/x/{CANARY}-path", f"{CANARY}-name.txt", "text/plain")
     (stage.project / "much.sh").write_text('seq -f "%g $1" 1 20000\n')
@@ -54,7 +56,7 @@ def files_with(place: Path) -> list[str]:
 
 
 async def answers(client: Client, workspace: WorkspaceId, session: SessionId) -> str:
-    """Everything the API says about the workspace, as one text."""
+    """Return all API responses about the workspace as one text."""
     said: list[object] = [
         await client.snapshot(workspace),
         await client.list_sessions(workspace),
@@ -75,7 +77,7 @@ async def answers(client: Client, workspace: WorkspaceId, session: SessionId) ->
     return msgspec.json.encode(said).decode()
 
 
-async def test_nothing_of_a_deleted_session_is_found_again() -> None:
+async def test_deleted_session_leaves_no_text() -> None:
     async with cli_environment(answer) as stage:
         given = tuple(f"{key}={value}" for key, value in stage.environment.items())
         client = await stage.client()
@@ -97,7 +99,7 @@ async def test_nothing_of_a_deleted_session_is_found_again() -> None:
 
 
 async def check_stream(client: Client, workspace: WorkspaceId, session: SessionId, numbers: int) -> None:
-    """A reader that begins anew gets every number, the ends of the runs without text, and no content."""
+    """A new reader gets every number, the ends of the runs without text, and no content."""
     cursor = (await client.snapshot(workspace)).cursor
     async with client.events(workspace, since=0) as events:
         seen = await read_until(events, lambda item: item.number == cursor)

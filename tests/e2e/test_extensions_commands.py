@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cli_environment import asks, cli_environment, text
+from e2e.cli_environment import cli_environment, model_requests, text
 from e2e.home import Home, trust, written
 from e2e.tool_client import ToolClient, bash, script, tool_client
 from holdfast.client.errors import ServerProblem
@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 # Commands
 
 
-async def test_what_was_typed_is_shown_and_what_it_stands_for_is_read(home: Home) -> None:
+async def test_typed_command_is_shown_and_its_expansion_sent(home: Home) -> None:
     written(
         home.path / ".claude/commands/git/review.md", "---", "description: Looks", "---", "Review $1 for $ARGUMENTS"
     )
@@ -59,8 +59,8 @@ async def test_what_was_typed_is_shown_and_what_it_stands_for_is_read(home: Home
         assert caught.value.status == 400
 
 
-async def test_the_same_request_again_is_the_same_run_whatever_the_file_says_now(home: Home) -> None:
-    """R1: what a prompt stands for is kept with it."""
+async def test_r1_repeated_request_is_same_run_despite_changed_file(home: Home) -> None:
+    """R1: the expansion of a prompt is stored with it."""
     file = written(home.path / ".config/holdfast/commands/x.md", "old words")
     async with tool_client() as one:
         message = AgentMessage(await one.session(), "/x", RunId("r1"))
@@ -71,8 +71,8 @@ async def test_the_same_request_again_is_the_same_run_whatever_the_file_says_now
         assert [text_of(request.messages[-1]) for request in one.model.requests] == ["old words"]
 
 
-async def test_a_project_s_command_is_allowed_things_only_when_it_is_trusted(home: Home) -> None:
-    """R12. Its text is only text; what its front matter widens waits for trust, and holds for its own run."""
+async def test_r12_permissions_of_project_command_need_trust(home: Home) -> None:
+    """R12. Its text is only text; permissions in its front matter need trust, and apply to its own run only."""
     calls = json.dumps([bash("touch it")])
     async with tool_client(yolo=False) as one:
         front = ("---", "allowed-tools: Bash(touch:*)", "model: haiku", "---")
@@ -81,39 +81,39 @@ async def test_a_project_s_command_is_allowed_things_only_when_it_is_trusted(hom
         assert (note.withheld, note.allowed_tools) == (("model", "allowed-tools"), ())
         session = await one.session()
 
-        async def goes(line: str) -> bool:
-            """Whether it was done without asking."""
+        async def runs_without_approval(line: str) -> bool:
+            """Return True if the line ran without approval."""
             run = await one.client.send_prompt(one.workspace, AgentMessage(session, line))
             ending = start(one.run_end(run))
-            await until(lambda: ending.done() or one_asks(one))
+            await until(lambda: ending.done() or has_open_request(one))
             for ask in await one.client.pending_permissions(one.workspace):
                 assert await one.grant(ask, "deny")
             await ending
             return (one.project / "it").exists()
 
-        assert not await goes("/go")
+        assert not await runs_without_approval("/go")
         await trust(one.client, one.workspace)
         (note,) = [item for item in await one.client.list_commands(one.workspace) if item.name == "go"]
         assert (note.withheld, note.allowed_tools, note.model) == ((), ("bash(touch *)",), "small")
-        assert await goes("/go")
+        assert await runs_without_approval("/go")
         (one.project / "it").unlink()
-        assert not await goes(calls), "the next run asks again"
+        assert not await runs_without_approval(calls), "the next run asks again"
         file.write_text(file.read_text().replace("touch it", "touch  it"))
-        assert not await goes("/go"), "what was not shown is not trusted"
+        assert not await runs_without_approval("/go"), "what was not shown is not trusted"
 
 
-def one_asks(one: ToolClient) -> bool:
+def has_open_request(one: ToolClient) -> bool:
     (handle,) = one.server.manager.handles
     return bool(handle.workspace.approvals.permissions)
 
 
 async def test_the_command_line_and_the_chosen_model() -> None:
-    """`holdfast run "/review src"`, with the model that the command names."""
+    """`holdfast run "/review src"`, with the model named in the command."""
     async with cli_environment([Reply((Say(("Looks good.",)),))]) as stage:
         folder = stage.settings.parent / "commands"
         written(folder / "review.md", "---", "model: local/other", "---", "Review $1 with care.")
         assert await stage.stdout_of("run", "/review src") == "Looks good."
-        (asked,) = asks(stage.provider)
+        (asked,) = model_requests(stage.provider)
         assert asked.json["model"] == "other"
         messages = asked.json["messages"]
         assert isinstance(messages, list)
@@ -128,8 +128,8 @@ async def test_the_command_line_and_the_chosen_model() -> None:
         assert [item["name"] for item in json.loads(await stage.stdout_of("agents", "--json"))] == ["critic"]
 
 
-async def test_what_front_matter_names_in_vain_is_told() -> None:
-    """A model that cannot be had, a tool that does not exist: by doctor with file and line, and by the run itself."""
+async def test_unavailable_names_in_front_matter_are_reported() -> None:
+    """An unavailable model, an unknown tool: reported by doctor with file and line, and by the run itself."""
     sent = Reply((CallTool("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
 
     def script(asked: RecordedRequest) -> Reply:
@@ -145,7 +145,7 @@ async def test_what_front_matter_names_in_vain_is_told() -> None:
         done = await stage.call("run", "/review")
         assert done.out.strip() == "All is well."
         assert "local/big is used instead." in done.err
-        messages = asks(stage.provider)[-1].json["messages"]
+        messages = model_requests(stage.provider)[-1].json["messages"]
         assert isinstance(messages, list)
         result = text(messages[-1])
         assert result.startswith("Looked.")
@@ -188,11 +188,11 @@ def agent(name: str, *calls: tuple[str, object]) -> tuple[str, dict[str, object]
 
 
 def systems(one: ToolClient) -> list[ModelRequest]:
-    """The requests of helpers."""
+    """Return the requests of sub-agents."""
     return [request for request in one.model.requests if "Be strict." in request.system]
 
 
-async def test_an_agent_works_with_its_own_words_and_tools(home: Home) -> None:
+async def test_agent_has_its_own_prompt_and_tools(home: Home) -> None:
     front = ("---", "name: critic", "description: Finds faults.", "tools: Read, Write, AskUserQuestion", "---")
     written(home.path / ".claude/agents/critic.md", *front, "Be strict.")
     async with tool_client() as one:
@@ -212,7 +212,7 @@ async def test_an_agent_works_with_its_own_words_and_tools(home: Home) -> None:
         assert (unknown.content, unknown.is_error) == ("There is no agent called nobody. There is: critic.", True)
 
 
-async def test_a_project_s_agent_only_looks_until_it_is_trusted(home: Home) -> None:
+async def test_project_agent_is_read_only_until_trusted(home: Home) -> None:
     async with tool_client() as one:
         written(one.project / ".holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
         make = ("write", {"file_path": "made.txt", "content": "x"})
@@ -241,7 +241,7 @@ async def test_a_prompt_names_agents_with_an_at(home: Home) -> None:
 
 
 async def test_agents_side_by_side_are_cancelled_with_their_run(home: Home) -> None:
-    """Each in a session of its own; none is left when the end is told."""
+    """Each in its own session; none is left when the end is published."""
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
     async with tool_client() as one:
         session = await one.session()
@@ -258,7 +258,7 @@ async def test_agents_side_by_side_are_cancelled_with_their_run(home: Home) -> N
         assert {item.parent_run_id for item in runs if item.run_id != run.run_id} == {run.run_id}
 
 
-async def test_agents_stand_only_so_deep(home: Home) -> None:
+async def test_agent_depth_is_limited(home: Home) -> None:
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
     home.settings("[options]", "max_agent_depth = 2")
     async with tool_client() as one:
@@ -270,7 +270,7 @@ async def test_agents_stand_only_so_deep(home: Home) -> None:
         assert any("maximum depth of sub-agents" in item.content for item in results)
 
 
-async def test_only_so_many_agents_at_once(home: Home) -> None:
+async def test_number_of_parallel_agents_is_limited(home: Home) -> None:
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
     home.settings("[options]", "max_agents = 2")
     release = "until [ -e go ]; do sleep 0.01; done"
@@ -287,7 +287,7 @@ async def test_only_so_many_agents_at_once(home: Home) -> None:
         assert "2 sub-agents are running" in refused[0].content
 
 
-async def test_who_has_left_makes_room(home: Home) -> None:
+async def test_finished_agents_free_their_slots(home: Home) -> None:
     """In the same run: twice as many as may work at once, one after the other."""
     written(home.path / ".config/holdfast/agents/critic.md", "---", "description: x", "---", "Be strict.")
     home.settings("[options]", "max_agents = 1")

@@ -27,8 +27,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path / "home", monkeypatch)
 
 
-def says(tree: object) -> str:
-    """A hook that prints this."""
+def printing_hook(tree: object) -> str:
+    """Return a hook that prints this."""
     return f"{QUIET}printf '%s' '{json.dumps(tree)}'"
 
 
@@ -39,7 +39,7 @@ async def calls_of(one: ToolClient, session: SessionId) -> list[ToolCall]:
 
 async def test_a_hook_refuses_with_an_exit_code(home: Home) -> None:
     home.hooks("PreToolUse", QUIET + "echo 'no touching' >&2; exit 2", matcher="^bash$")
-    home.hooks("PreToolUse", says({"decision": "allow"}))
+    home.hooks("PreToolUse", printing_hook({"decision": "allow"}))
     async with tool_client() as one:
         refused, looked = await one.call_tools_and_wait(bash("touch it"), ("ls", {}))
         assert (refused.content, refused.is_error) == ("no touching", True)
@@ -50,10 +50,10 @@ async def test_a_hook_refuses_with_an_exit_code(home: Home) -> None:
         assert json.loads(looked.metadata)["hook"]["hook_count"] == 1
 
 
-async def test_what_a_hook_rewrote_is_shown_judged_and_run(home: Home) -> None:
-    """Claude Code's file and form. The rewritten line is asked about; with `allow` it is not; a rule still denies."""
+async def test_rewritten_input_is_displayed_checked_and_run(home: Home) -> None:
+    """Claude Code's file and format. The rewritten line needs approval, not with `allow`; a rule still denies."""
     answer = {"hookSpecificOutput": {"permissionDecision": "allow", "updatedInput": {"command": "echo new > out"}}}
-    event = {"hooks": [{"type": "command", "command": says(answer)}], "matcher": "Bash"}
+    event = {"hooks": [{"type": "command", "command": printing_hook(answer)}], "matcher": "Bash"}
     settings = home.path / ".claude/settings.json"
     written(settings, json.dumps({"hooks": {"PreToolUse": [event]}}))
     async with tool_client(yolo=False) as one:
@@ -65,7 +65,7 @@ async def test_what_a_hook_rewrote_is_shown_judged_and_run(home: Home) -> None:
         assert json.loads(call.input) == {"command": "echo new > out", "description": "a test"}
         assert json.loads(result.metadata)["hook"]["input_rewrite"] is True
         del answer["hookSpecificOutput"]["permissionDecision"]
-        event["hooks"] = [{"type": "command", "command": says(answer)}]
+        event["hooks"] = [{"type": "command", "command": printing_hook(answer)}]
         written(settings, json.dumps({"hooks": {"PreToolUse": [event]}}))
         run = await one.call_tools(session, bash("echo old > out"))
         (ask,) = await one.pending_permissions()
@@ -73,7 +73,7 @@ async def test_what_a_hook_rewrote_is_shown_judged_and_run(home: Home) -> None:
         assert await one.grant(ask)
         await one.run_end(run)
         answer["hookSpecificOutput"]["permissionDecision"] = "allow"
-        event["hooks"] = [{"type": "command", "command": says(answer)}]
+        event["hooks"] = [{"type": "command", "command": printing_hook(answer)}]
         written(settings, json.dumps({"hooks": {"PreToolUse": [event]}}))
         home.settings("[permissions]", 'deny = ["bash(echo *)"]')
         (denied,) = await one.call_tools_and_wait(bash("ls"), session=session)
@@ -81,7 +81,7 @@ async def test_what_a_hook_rewrote_is_shown_judged_and_run(home: Home) -> None:
         assert "Not allowed" in denied.content
 
 
-async def test_what_hooks_are_told(home: Home, tmp_path: Path) -> None:
+async def test_hook_input(home: Home, tmp_path: Path) -> None:
     out = tmp_path / "told"
     home.hooks("PreToolUse", f"cat > {out}; env > {out}.env", matcher="view")
     home.hooks("PostToolUse", f"cat > {out}.after", matcher="view")
@@ -116,8 +116,8 @@ async def test_what_hooks_are_told(home: Home, tmp_path: Path) -> None:
         assert after["tool_response"]["is_error"] is False
 
 
-async def test_a_project_s_hooks_are_run_only_when_it_is_trusted(home: Home) -> None:
-    """R12: by what the file says, until it says something else."""
+async def test_r12_project_hooks_need_trust(home: Home) -> None:
+    """R12: for the current content of the file, until it changes."""
     async with tool_client() as one:
         session = await one.session()
         event = {"matcher": "", "hooks": [{"type": "command", "command": "echo ran >> hooks.log"}]}
@@ -157,7 +157,7 @@ async def test_hooks_that_fail_hang_or_flood_end_no_turn(home: Home) -> None:
 
 @pytest.mark.parametrize("shape", ["own session", "daemon that holds stdout", "trapped TERM"])
 async def test_r4_a_hook_is_killed_with_its_run(home: Home, shape: str) -> None:
-    """When the end can be seen nothing of it is left, whatever it had started; the tool never began."""
+    """No process of it is left when the end is visible; the tool never began."""
     token = new_token()
     line = SHAPES[shape].format(python=sys.executable, token=token)
     home.hooks("PreToolUse", f"( {line} ) & exec sleep {token}")
@@ -184,8 +184,8 @@ async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
         await until(lambda: not survivors(token))
 
 
-async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
-    """Its end is told by the next server, and to hooks as well; once."""
+async def test_hooks_run_for_end_of_recovered_run() -> None:
+    """The next server publishes its end and runs the hooks for it, once."""
     async with cli_environment(
         [Reply((CallTool("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]
     ) as stage:
@@ -203,7 +203,7 @@ async def test_hooks_hear_of_a_run_that_a_killed_server_left_behind() -> None:
 
 
 async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) -> None:
-    """It is told while its hooks still run; a cancelled run and a failed one are told as what they are."""
+    """It is published while its hooks still run; cancelled and failed runs have their outcome."""
     gate, log = tmp_path / "gate", tmp_path / "log"
     home.hooks(
         "RunEnd",
@@ -229,7 +229,7 @@ async def test_the_end_of_a_run_waits_for_no_hook(home: Home, tmp_path: Path) ->
         await until(lambda: log.read_text().split()[4:5] == ["failed"])
 
 
-async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path) -> None:
+async def test_hooks_run_for_each_of_many_ends(home: Home, tmp_path: Path) -> None:
     log = tmp_path / "log"
     home.hooks("RunEnd", f"echo $HOLDFAST_OUTCOME >> {log}")
     async with tool_client() as one:
@@ -242,7 +242,7 @@ async def test_of_many_ends_at_once_none_is_forgotten(home: Home, tmp_path: Path
         await until(lambda: log.exists() and log.read_text().split() == ["cancelled"] * 81)
 
 
-async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp_path: Path) -> None:
+async def test_hooks_run_for_end_by_server_stop(home: Home, tmp_path: Path) -> None:
     home.hooks("RunEnd", f"cat > {tmp_path}/told")
     theirs = {"hooks": [{"type": "command", "command": f"cat > {tmp_path}/theirs"}]}
     written(home.path / ".claude/settings.json", json.dumps({"hooks": {"Stop": [theirs]}}))
@@ -255,7 +255,7 @@ async def test_a_stop_of_the_server_is_an_end_that_hooks_hear_of(home: Home, tmp
     assert json.loads((tmp_path / "theirs").read_text()) == {**told, "hook_event_name": "Stop"}
 
 
-async def test_what_still_runs_goes_with_the_workspace(home: Home) -> None:
+async def test_running_hooks_end_with_workspace(home: Home) -> None:
     token = new_token()
     home.hooks("RunEnd", f"exec sleep {token}")
     async with server_directory() as directory:
@@ -265,9 +265,9 @@ async def test_what_still_runs_goes_with_the_workspace(home: Home) -> None:
         assert not survivors(token)
 
 
-async def test_hooks_before_a_prompt_tell_the_model(home: Home, tmp_path: Path) -> None:
+async def test_output_of_prompt_hooks_reaches_model(home: Home, tmp_path: Path) -> None:
     home.hooks("SessionStart", f"cat >> {tmp_path}/starts; echo 'today is a holiday'")
-    home.hooks("UserPromptSubmit", says({"hookSpecificOutput": {"additionalContext": "the build is red"}}))
+    home.hooks("UserPromptSubmit", printing_hook({"hookSpecificOutput": {"additionalContext": "the build is red"}}))
     async with tool_client() as one:
         session = await one.session()
         for text in ("hello", "again"):
@@ -281,7 +281,7 @@ async def test_hooks_before_a_prompt_tell_the_model(home: Home, tmp_path: Path) 
         assert json.loads(start + "}")["source"] == "startup"
 
 
-async def test_helpers_pass_hooks_too(home: Home) -> None:
+async def test_hooks_apply_to_sub_agents(home: Home) -> None:
     home.hooks("PreToolUse", QUIET + "echo 'not even you' >&2; exit 2", matcher="^view$")
     async with tool_client() as one:
         (one.project / "a.txt").write_text("x")
@@ -290,8 +290,8 @@ async def test_helpers_pass_hooks_too(home: Home) -> None:
         assert "not even you" in [result.content for result in results]
 
 
-async def test_a_hook_may_want_somebody_asked(home: Home) -> None:
-    home.hooks("PreToolUse", says({"decision": "ask", "reason": "is this wise?"}), matcher="^ls$")
+async def test_hook_may_require_approval(home: Home) -> None:
+    home.hooks("PreToolUse", printing_hook({"decision": "ask", "reason": "is this wise?"}), matcher="^ls$")
     async with tool_client(yolo=False) as one:
         session = await one.session()
         run = await one.call_tools(session, ("ls", {}))

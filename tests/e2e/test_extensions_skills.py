@@ -1,6 +1,4 @@
-"""Skills through the real server: found where people have them, told to models, read without asking, shown as what
-they are.
-"""
+"""Skills through the real server: discovered, listed for models, read without approval, displayed as skills."""
 
 import base64
 import json
@@ -27,8 +25,8 @@ def skill(folder: Path, name: str, description: str, *more: str, body: str = "Do
     return written(folder / name / "SKILL.md", *front, body)
 
 
-async def test_found_where_people_have_them(home: Home) -> None:
-    """The project's stands above the user's; what is invalid is told with its line; what is switched off is gone."""
+async def test_skills_are_found_in_all_directories(home: Home) -> None:
+    """Project before user; invalid ones are reported with their line; disabled ones are omitted."""
     home.settings("[options]", 'disabled_skills = ["off"]', 'skills_paths = ["~/mine"]')
     skill(home.path / ".claude/skills", "pdf", "the user's")
     skill(home.path / ".claude/skills", "off", "not wanted")
@@ -53,8 +51,8 @@ async def test_found_where_people_have_them(home: Home) -> None:
             assert caught.value.status == 400
 
 
-async def test_the_shapes_that_stock_clients_read(home: Home) -> None:
-    """Keys and their kinds, as they are on the wire."""
+async def test_wire_format_for_stock_clients(home: Home) -> None:
+    """Keys and types on the wire."""
     file = skill(home.path / ".claude/skills", "pdf", "Works with PDF.")
     async with tool_client() as one:
         path = f"/v1/workspaces/{one.workspace}/skills"
@@ -78,8 +76,8 @@ async def test_the_shapes_that_stock_clients_read(home: Home) -> None:
         assert workspace["skills"] == [{"name": "pdf", "path": str(file), "state": 0}]
 
 
-async def test_models_are_told_and_read_them_without_asking(home: Home) -> None:
-    """Outside of the workspace too, whole, and only what belongs to a skill."""
+async def test_models_list_and_read_skills_without_approval(home: Home) -> None:
+    """Also outside the workspace, in full, and only the files of a skill."""
     long = "\n".join(f"line {number}" for number in range(500))
     file = skill(home.path / ".agents/skills", "pdf", "Works with PDF.", body=long)
     beside = written(file.parent / "scripts/run.py", "print()")
@@ -105,7 +103,7 @@ async def test_models_are_told_and_read_them_without_asking(home: Home) -> None:
         await one.run_end(run)
 
 
-async def test_a_change_is_told_and_counts_with_the_next_prompt(home: Home) -> None:
+async def test_change_is_published_and_applies_to_next_prompt(home: Home) -> None:
     async with tool_client() as one:
         session = await one.session()
         await one.run_end(await send_prompt(one.client, one.workspace, session, "one"))
@@ -140,7 +138,7 @@ async def test_a_skill_is_a_command(home: Home) -> None:
         assert text_of(messages[0]) == "/pdf merge a and b"
 
 
-async def test_what_is_wrong_is_in_the_doctors_list(home: Home) -> None:
+async def test_invalid_files_are_reported_by_doctor(home: Home) -> None:
     """Skills, hooks, commands, agents: each with file, line and reason."""
     written(home.path / ".claude/settings.json", "{", '"hooks": {"Nope": []}', "}")
     home.hooks("PreToolUse", "x", matcher="(")

@@ -1,4 +1,4 @@
-"""From a settings file to an answer, through the real server and the real commands."""
+"""From a settings file to a response, through the real server and the real commands."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cli_environment import CliEnvironment, asks, cli_environment, text
+from e2e.cli_environment import CliEnvironment, cli_environment, model_requests, text
 from holdfast.client.events import StreamEvent
 from holdfast.domain.events import ConfigChangedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.runs import Attachment
@@ -27,7 +27,7 @@ def is_change(item: StreamEvent) -> bool:
 
 
 def answer(asked: RecordedRequest) -> Reply:
-    """Says which model it is, and what was asked last."""
+    """Answer with the name of the model and the last message."""
     last: Any = asked.json["messages"]
     return Reply((Say((str(asked.json["model"]), ": ", text(last[-1])[-40:])),), Usage(10_000, 1_000))
 
@@ -38,12 +38,12 @@ async def stage() -> AsyncIterator[CliEnvironment]:
         yield stage
 
 
-async def test_1_what_the_settings_name_answers(stage: CliEnvironment) -> None:
-    """One file, one command: the answer comes from that server, which was told everything it needs."""
+async def test_1_configured_model_answers(stage: CliEnvironment) -> None:
+    """One file, one command: the configured server answers, and its request is complete."""
     (stage.project / "AGENTS.md").write_text("Always be brief.\n")
     assert await stage.stdout_of("run", "good morning") == "big: good morning"
     assert await stage.stdout_of("run", "--continue", "and again") == "big: and again"
-    first, second = asks(stage.provider, "big")
+    first, second = model_requests(stage.provider, "big")
     assert first.headers["authorization"] == "Bearer a-walking-key"
     messages: Any = first.json["messages"]
     assert messages[0]["role"] == "system"
@@ -58,14 +58,14 @@ async def test_1_what_the_settings_name_answers(stage: CliEnvironment) -> None:
     assert history[0] == messages[0], "what is told first stays the same: providers keep it"
 
 
-async def test_2_usage_and_cost_land_in_the_session(stage: CliEnvironment) -> None:
-    """What the provider counts is told, and costs what the settings say."""
+async def test_2_usage_and_cost_are_added_to_session(stage: CliEnvironment) -> None:
+    """Usage reported by the provider is published, with the configured prices."""
     place = await stage.open_workspace()
     ended: list[bool] = []
     titled: list[bool] = []
 
     def is_counted(item: StreamEvent) -> bool:
-        """The title is made beside the turn: its cost is stored before or after the end of the run."""
+        """The title is generated in parallel: its cost is stored before or after the end of the run."""
         ended.extend([True] * isinstance(item.event, RunCompleteEvent))
         titled.extend([True] * (isinstance(item.event, SessionEvent) and "what" in item.event.change.object.title))
         return bool(ended and titled)
@@ -79,28 +79,28 @@ async def test_2_usage_and_cost_land_in_the_session(stage: CliEnvironment) -> No
     assert session.cost == pytest.approx(2 * (0.02 + 0.01))
 
 
-async def test_3_the_model_is_changed_in_the_middle_of_a_session(stage: CliEnvironment) -> None:
-    """By a screen and by a command: from the next prompt on, and everybody who watches is told."""
+async def test_3_model_change_during_session(stage: CliEnvironment) -> None:
+    """By the API and by a command: from the next prompt on, with an event for all clients."""
     place = await stage.open_workspace()
-    assert (await place.asked("one"))[0].text == "big: one"
+    assert (await place.send_and_wait("one"))[0].text == "big: one"
     choice = ConfigModelRequest("large", SelectedModel("other", "local", temperature=0.5), scope=1)
     async with place.watching() as events:
         await place.client.config_model(place.id, choice)
         await read_until(events, is_change)
-    end, _ = await place.asked("two")
+    end, _ = await place.send_and_wait("two")
     assert end.text == "other: two"
     assert (await place.client.agent_info(place.id)).model.id == "other"
     config = await place.client.get_config(place.id)
     assert config["recent_models"]["large"] == [{"model": "other", "provider": "local", "temperature": 0.5}]
-    assert asks(stage.provider)[-1].json["temperature"] == 0.5
+    assert model_requests(stage.provider)[-1].json["temperature"] == 0.5
     await place.client.config_remove(place.id, "models.large", scope=1)
 
     async with place.watching() as events:
         await stage.stdout_of("config", "set", "models.large.model", "other")
         assert (await place.client.agent_info(place.id)).model.id == "other"
         await read_until(events, is_change)
-    assert (await place.asked("three"))[0].text == "other: three"
-    history: Any = asks(stage.provider)[-1].json["messages"]
+    assert (await place.send_and_wait("three"))[0].text == "other: three"
+    history: Any = model_requests(stage.provider)[-1].json["messages"]
     assert "big: one" in [text(item) for item in history]
 
 
@@ -119,8 +119,8 @@ async def test_4_a_run_may_name_its_models(stage: CliEnvironment) -> None:
     assert await stage.stdout_of("run", "hi") == "big: hi", "what cannot be used is not kept"
 
 
-async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
-    """Everything that can be set about a request is in the request."""
+async def test_5_request_options(stage: CliEnvironment) -> None:
+    """Every configured option is in the request."""
     stage.write(
         provider='system_prompt_prefix = "You are a guest."\n'
         'extra_headers = { X-Team = "blue", X-None = "${NOBODY:-}" }\nextra_body = { user = "${WHO}" }',
@@ -130,7 +130,7 @@ async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
     )
     stage.environment["WHO"] = "me"
     assert await stage.stdout_of("run", "hi") == "big: hi"
-    (asked,) = asks(stage.provider, "big")
+    (asked,) = model_requests(stage.provider, "big")
     body = asked.json
     assert body["reasoning_effort"] == "high"
     assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
@@ -145,16 +145,16 @@ async def test_5_how_a_model_is_asked(stage: CliEnvironment) -> None:
     assert str(messages[0]["content"]).startswith("You are a guest.")
 
 
-@pytest.mark.parametrize("sees", [True, False])
-async def test_6_images(stage: CliEnvironment, *, sees: bool) -> None:
-    """A model that sees gets the image; one that does not is told its name."""
-    stage.write(model=f"supports_attachments = {str(sees).lower()}")
+@pytest.mark.parametrize("has_vision", [True, False])
+async def test_6_images(stage: CliEnvironment, *, has_vision: bool) -> None:
+    """A model with vision gets the image; another one gets its name."""
+    stage.write(model=f"supports_attachments = {str(has_vision).lower()}")
     place = await stage.open_workspace()
-    end, _ = await place.asked("look", [Attachment(PIXEL, "dot.png", "dot.png", "image/png")])
+    end, _ = await place.send_and_wait("look", [Attachment(PIXEL, "dot.png", "dot.png", "image/png")])
     assert not end.error
-    messages: Any = asks(stage.provider, "big")[0].json["messages"]
+    messages: Any = model_requests(stage.provider, "big")[0].json["messages"]
     content = messages[-1]["content"]
-    if sees:
+    if has_vision:
         (image,) = (item for item in content if item["type"] == "image_url")
         assert image["image_url"]["url"] == "data:image/png;base64," + base64.b64encode(PIXEL).decode()
     else:

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to a model, and what the user is told."""
+"""Errors on the way to a model, and their presentation to the user."""
 
 import asyncio
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from e2e.cli_environment import asks, cli_environment
+from e2e.cli_environment import cli_environment, model_requests
 from holdfast.client.errors import ServerProblem
 from holdfast.client.events import StreamEvent
 from holdfast.domain.events import AgentEvent, MessageEvent
@@ -18,7 +18,7 @@ from model_server.server import RecordedRequest
 from server.helpers import RawStream
 
 
-def said(status: int, message: str, *, code: str = "", headers: Sequence[tuple[str, str]] = ()) -> Reply:
+def error_reply(status: int, message: str, *, code: str = "", headers: Sequence[tuple[str, str]] = ()) -> Reply:
     body = {"error": {"message": message, "type": code or "error", "code": code}}
     return Reply(status=status, headers=tuple(headers), body=msgspec.json.encode(body))
 
@@ -39,8 +39,8 @@ OK = Reply((Say(("All ", "is well.")),))
         ('[models.large]\nprovider = "openai"\nmodel = "gpt-5"', ("OPENAI_API_KEY", "holdfast login openai")),
     ],
 )
-async def test_1_what_cannot_be_used_is_refused_at_once(change: str, words: tuple[str, ...]) -> None:
-    """With the names that are close, the variable and the command; nothing is stored, and the rest goes on."""
+async def test_1_unusable_model_is_refused_at_once(change: str, words: tuple[str, ...]) -> None:
+    """With similar names, the variable and the command; nothing is stored, and other parts keep working."""
     async with cli_environment() as stage:
         rest = stage.settings.read_text().partition("[providers.local]")[2]
         stage.settings.write_text(f"{change}\n[providers.local]{rest}")
@@ -56,7 +56,7 @@ async def test_1_what_cannot_be_used_is_refused_at_once(change: str, words: tupl
         assert not info.is_ready
         assert (await place.client.get_config(place.id))["providers"]["local"]
         stage.write()
-        assert (await place.asked("hi"))[0].text == "Hello."
+        assert (await place.send_and_wait("hi"))[0].text == "Hello."
         assert (await place.client.agent_info(place.id)).is_ready
 
 
@@ -65,34 +65,34 @@ async def test_1_what_cannot_be_used_is_refused_at_once(change: str, words: tupl
     [
         (Reply(body=b"<!doctype html><title>Welcome</title>", headers=(("content-type", "text/html"),)), ("base_url",)),
         (Reply(status=404, body=b'{"detail":"Not Found"}'), ("base_url", "/v1")),
-        (said(429, "You exceeded your current quota", code="insufficient_quota"), ("quota", "billing")),
-        (said(403, "Your key a-walking-key is not allowed here: invalid api key"), ("holdfast login local",)),
+        (error_reply(429, "You exceeded your current quota", code="insufficient_quota"), ("quota", "billing")),
+        (error_reply(403, "Your key a-walking-key is not allowed here: invalid api key"), ("holdfast login local",)),
     ],
 )
-async def test_2_what_a_provider_refuses_is_explained_and_not_repeated(reply: Reply, words: tuple[str, ...]) -> None:
+async def test_2_refusal_of_provider_is_explained_and_not_retried(reply: Reply, words: tuple[str, ...]) -> None:
     async with cli_environment([reply]) as stage:
         done = await stage.call("run", "hi")
         assert done.code == 1
         assert all(word in done.err for word in words), done.err
         assert "a-walking-key" not in done.err
-        assert len(asks(stage.provider)) == 1
+        assert len(model_requests(stage.provider)) == 1
 
 
-async def test_3_nobody_there() -> None:
+async def test_3_unreachable_provider() -> None:
     """A wrong address on this machine: the run fails at once, and its error names the address."""
     async with cli_environment() as stage:
         stage.settings.write_text(stage.settings.read_text().replace(stage.provider.root, "http://127.0.0.1:9"))
         place = await stage.open_workspace()
-        end, seen = await place.asked("hi")
+        end, seen = await place.send_and_wait("hi")
         assert (end.outcome, end.model_unreachable) == ("failed", True)
         assert "127.0.0.1:9" in end.error
         assert "retrying" not in [kind for kind, _ in notices(seen)]
 
 
-async def test_4_a_busy_provider_is_asked_again_and_the_partial_answer_withdrawn() -> None:
-    """429 with `retry-after`; then an answer that is cut. Both forms of the stream tell that its words are gone."""
+async def test_4_busy_provider_is_retried_and_partial_response_withdrawn() -> None:
+    """429 with `retry-after`; then a truncated response. Both forms of the stream withdraw its text."""
     cut = Reply((Say(("Never ", "mind ", "this ")),), cut_after=3)
-    busy = said(429, "slow down", headers=(("retry-after", "0"),))
+    busy = error_reply(429, "slow down", headers=(("retry-after", "0"),))
     replies = [busy, cut, OK]
 
     def script(asked: RecordedRequest) -> Reply:
@@ -101,7 +101,7 @@ async def test_4_a_busy_provider_is_asked_again_and_the_partial_answer_withdrawn
     async with cli_environment(script) as stage:
         place = await stage.open_workspace()
         whole = await place.whole_stream()
-        end, seen = await place.asked("hi")
+        end, seen = await place.send_and_wait("hi")
         assert (end.text, end.error) == ("All is well.", "")
         assert [kind for kind, _ in notices(seen) if kind == "retrying"] == ["retrying"] * 2
         updates = [item.event.change.object for item in seen if isinstance(item.event, MessageEvent)]
@@ -111,11 +111,11 @@ async def test_4_a_busy_provider_is_asked_again_and_the_partial_answer_withdrawn
         await whole.until(lambda event: b'"run_complete"' in event.data)
         assert whole_texts(whole)[-1] == "All is well."
         whole.close()
-        assert len(asks(stage.provider)) == 3
+        assert len(model_requests(stage.provider)) == 3
 
 
-async def test_4_a_streamed_answer_that_is_withdrawn_comes_anew() -> None:
-    """C-30: in a pipe nothing can be taken back; the next attempt stands whole, on a line of its own."""
+async def test_4_withdrawn_response_is_streamed_again() -> None:
+    """C-30: a pipe cannot be rewritten; the next attempt is printed in full, on its own line."""
     cut = Reply((Say(("Never ", "mind this")),), cut_after=2)
     replies = [cut, OK]
 
@@ -142,13 +142,13 @@ def whole_texts(stream: RawStream) -> list[str]:
 
 
 @pytest.mark.parametrize("source", ["command", "login", "file"])
-async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None:
-    """401: where the key comes from is looked at once more, in the middle of the run."""
+async def test_5_replaced_key_is_read_again(source: str) -> None:
+    """401: the source of the key is read once more during the run."""
     keys = {"old"}
 
     def script(asked: RecordedRequest) -> Reply:
         is_known = asked.headers["authorization"].removeprefix("Bearer ") in keys
-        return OK if is_known else said(401, "Incorrect API key provided")
+        return OK if is_known else error_reply(401, "Incorrect API key provided")
 
     async with cli_environment(script) as stage:
         stage.write()
@@ -160,7 +160,7 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
         if source == "login":
             await stage.stdout_of("login", "local", stdin="old\n")
         place = await stage.open_workspace()
-        assert (await place.asked("one"))[0].text == "All is well."
+        assert (await place.send_and_wait("one"))[0].text == "All is well."
         keys.clear()
         keys.add("new")
         if source == "command":
@@ -169,24 +169,24 @@ async def test_5_a_key_that_was_replaced_is_found_by_itself(source: str) -> None
             await stage.stdout_of("login", "local", stdin="new\n")
         else:
             stage.settings.write_text(written.replace('"old"', '"new"'))
-        end, seen = await place.asked("two")
+        end, seen = await place.send_and_wait("two")
         assert (end.text, end.error) == ("All is well.", "")
         assert not notices([item for item in seen if notices([item]) and notices([item])[0][0] == "re_authenticate"])
 
 
-async def test_6_a_key_that_stays_wrong_asks_for_a_new_one() -> None:
-    async with cli_environment([said(401, "Incorrect API key provided: a-walking-key")]) as stage:
+async def test_6_invalid_key_requests_new_one() -> None:
+    async with cli_environment([error_reply(401, "Incorrect API key provided: a-walking-key")]) as stage:
         place = await stage.open_workspace()
-        end, seen = await place.asked("hi")
+        end, seen = await place.send_and_wait("hi")
         assert "holdfast login local" in end.error
         assert "a-walking-key" not in end.error
         assert "re_authenticate" in [kind for kind, _ in notices(seen)]
-        assert len(asks(stage.provider)) == 1
+        assert len(model_requests(stage.provider)) == 1
 
 
 async def test_7_a_conversation_that_is_too_long_is_summarised_once() -> None:
-    """Then the prompt is asked again; if it still does not fit, that is said."""
-    overflow = said(400, "This model's maximum context length is 8192 tokens", code="context_length_exceeded")
+    """Then the prompt is sent again; if it still does not fit, that is reported."""
+    overflow = error_reply(400, "This model's maximum context length is 8192 tokens", code="context_length_exceeded")
     fits = ["all"]
 
     def script(asked: RecordedRequest) -> Reply:
@@ -197,20 +197,20 @@ async def test_7_a_conversation_that_is_too_long_is_summarised_once() -> None:
 
     async with cli_environment(script) as stage:
         place = await stage.open_workspace()
-        assert (await place.asked("one"))[0].text == "All is well."
+        assert (await place.send_and_wait("one"))[0].text == "All is well."
         fits[0] = "short"
-        end, _ = await place.asked("two")
+        end, _ = await place.send_and_wait("two")
         assert (end.text, end.error) == ("All is well.", "")
         assert any(message.is_summary_message for message in await place.client.list_messages(place.id, place.session))
         fits[0] = "nothing"
-        end, _ = await place.asked("three")
+        end, _ = await place.send_and_wait("three")
         assert "exceeds the context window" in end.error
 
 
 @pytest.mark.parametrize("moment", ["before the head", "in the middle"])
-@pytest.mark.parametrize("who", ["cancel", "SIGTERM"])
-async def test_8_a_cancel_closes_the_connection(moment: str, who: str) -> None:
-    """The provider sees it: before it has said a word, and while it stands still. So does the end of the server."""
+@pytest.mark.parametrize("canceller", ["cancel", "SIGTERM"])
+async def test_8_a_cancel_closes_the_connection(moment: str, canceller: str) -> None:
+    """The provider sees it, before the first word and during a pause. So does the end of the server."""
     gate = Gate()
 
     def script(asked: RecordedRequest) -> Reply:
@@ -225,22 +225,22 @@ async def test_8_a_cancel_closes_the_connection(moment: str, who: str) -> None:
             number = 0
             while "tools" not in (asked := await stage.provider.request(number)).body.decode():
                 number += 1
-            if who == "cancel":
+            if canceller == "cancel":
                 await place.client.cancel_run(place.id, run)
             else:
                 await stage.stop(signal.SIGTERM)
             await asked.hung_up.wait()
 
 
-async def test_9_a_broken_file_changes_nothing_and_is_explained() -> None:
-    """File, line, key and what was expected: over the wire, by the command, in the log."""
+async def test_9_invalid_file_changes_nothing_and_is_explained() -> None:
+    """File, line, key and the expected type: over the wire, by the command, in the log."""
     async with cli_environment() as stage:
         place = await stage.open_workspace()
-        assert (await place.asked("one"))[0].text == "Hello."
+        assert (await place.send_and_wait("one"))[0].text == "Hello."
         whole = stage.settings.read_text()
         stage.settings.write_text(whole.replace("context_window = 100000", 'context_window = "many"'))
         line = whole.split("\n").index("context_window = 100000") + 1
-        assert (await place.asked("two"))[0].text == "Hello."
+        assert (await place.send_and_wait("two"))[0].text == "Hello."
         (problem,) = await place.client.config_problems(place.id)
         assert (problem.severity, problem.file, problem.line) == ("error", str(stage.settings), line)
         assert problem.key == "providers.local.models[0].context_window"
@@ -252,7 +252,7 @@ async def test_9_a_broken_file_changes_nothing_and_is_explained() -> None:
         assert stage.log.count(f"{stage.settings}:{line}: providers.local.models[0].context_window") == 1
 
         stage.settings.write_text("[models.large\n")
-        assert (await place.asked("three"))[0].text == "Hello."
+        assert (await place.send_and_wait("three"))[0].text == "Hello."
         (problem,) = await place.client.config_problems(place.id)
         assert problem.line == 1
         stage.settings.write_text(whole)

@@ -1,4 +1,4 @@
-"""Keys: where they are stored, how they are renewed, and that nobody ever sees one."""
+"""Keys: storage, renewal, and confidentiality."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from e2e.cli_environment import CliEnvironment, Watched, asks, cli_environment, text
+from e2e.cli_environment import CliEnvironment, WatchedWorkspace, cli_environment, model_requests, text
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import ToolOutputEvent
 from holdfast.protocol.routes import PREFIX, ROUTES
@@ -32,11 +32,11 @@ COMMANDS = (
 
 
 def used(stage: CliEnvironment) -> list[str]:
-    return [asked.headers["authorization"].removeprefix("Bearer ") for asked in asks(stage.provider)]
+    return [asked.headers["authorization"].removeprefix("Bearer ") for asked in model_requests(stage.provider)]
 
 
-async def test_1_a_key_is_stored_and_forgotten() -> None:
-    """`login` reads it from a pipe, keeps it for its owner alone, and the running server uses it at once."""
+async def test_1_key_is_stored_and_removed() -> None:
+    """`login` reads it from a pipe and stores it in a private file; the running server uses it at once."""
     async with cli_environment([OK]) as stage:
         stage.settings.write_text(
             stage.settings.read_text().replace('api_key = "a-walking-key"', 'api_key = "$NOT_SET"')
@@ -49,7 +49,7 @@ async def test_1_a_key_is_stored_and_forgotten() -> None:
         assert CANARY not in done.out + done.err
         file = stage.root / "c/holdfast/credentials.toml"
         assert file.stat().st_mode & 0o777 == 0o600
-        assert (await place.asked("hi"))[0].text == "All is well."
+        assert (await place.send_and_wait("hi"))[0].text == "All is well."
         assert used(stage) == [CANARY]
         listed = await stage.stdout_of("login", "--list")
         assert "local" in listed
@@ -59,13 +59,13 @@ async def test_1_a_key_is_stored_and_forgotten() -> None:
             await place.send("hi")
 
 
-async def test_2_a_screen_may_set_a_key() -> None:
-    """It is stored for its owner alone, used with the next prompt, and never given out."""
+async def test_2_client_may_set_key() -> None:
+    """It is stored in a private file, used for the next prompt, and never returned."""
     async with cli_environment([OK]) as stage:
         place = await stage.open_workspace()
         body = {"scope": 0, "provider_id": "local", "kind": "string", "api_key": CANARY}
         await place.client.config_provider_key(place.id, body)
-        await place.asked("hi")
+        await place.send_and_wait("hi")
         assert used(stage) == [CANARY]
         assert (stage.data / "config.json").stat().st_mode & 0o777 == 0o600
         assert CANARY not in json.dumps(await place.client.get_config(place.id))
@@ -74,8 +74,8 @@ async def test_2_a_screen_may_set_a_key() -> None:
         assert caught.value.status == 400
 
 
-async def test_7_a_variable_that_is_set_later_counts() -> None:
-    """The workspace is open, without the key or with an old one; the next command brings the right one."""
+async def test_7_variable_set_later_is_used() -> None:
+    """The workspace is open, without the key or with an old one; the next command supplies the right one."""
     async with cli_environment([OK]) as stage:
         stage.settings.write_text(stage.settings.read_text().replace("a-walking-key", "$LATE_KEY"))
         place = await stage.open_workspace()
@@ -102,33 +102,33 @@ def sign_in(stage: CliEnvironment, refresh: str = "refresh-me") -> None:
     file.chmod(0o600)
 
 
-async def test_3_a_token_is_exchanged_when_it_is_refused() -> None:
-    """Once, in the middle of the run; what came is stored, and used by the next run."""
+async def test_3_refused_token_is_refreshed() -> None:
+    """Once, during the run; the new token is stored and used by the next run."""
     async with cli_environment(token_script) as stage:
         sign_in(stage)
         stage.provider.pages["/token"] = {"access_token": "fresh-token", "expires_in": 3600}
         place = await stage.open_workspace()
-        end, _ = await place.asked("hi")
+        end, _ = await place.send_and_wait("hi")
         assert (end.text, end.error) == ("All is well.", "")
         (form,) = (asked for asked in stage.provider.requests if asked.path == "/token")
         assert b"grant_type=refresh_token" in form.body
         assert b"refresh_token=refresh-me" in form.body
-        await place.asked("again")
+        await place.send_and_wait("again")
         assert used(stage) == ["stale-token", "fresh-token", "fresh-token"]
         assert "fresh-token" in (stage.root / "c/holdfast/credentials.toml").read_text()
 
 
-async def test_4_a_sign_in_that_is_over_is_told() -> None:
+async def test_4_expired_login_is_reported() -> None:
     async with cli_environment(token_script) as stage:
         sign_in(stage)
         stage.provider.pages["/token"] = {"error": "invalid_grant"}
         place = await stage.open_workspace()
-        end, seen = await place.asked("hi")
+        end, seen = await place.send_and_wait("hi")
         assert "holdfast login local" in end.error
         assert any(b"re_authenticate" in msgspec.json.encode(item.event) for item in seen)
 
 
-async def test_5_a_screen_may_refresh_a_token() -> None:
+async def test_5_client_may_refresh_token() -> None:
     async with cli_environment(token_script) as stage:
         place = await stage.open_workspace()
         with pytest.raises(ServerProblem) as caught:
@@ -137,7 +137,7 @@ async def test_5_a_screen_may_refresh_a_token() -> None:
         sign_in(stage)
         stage.provider.pages["/token"] = {"access_token": "fresh-token"}
         await place.client.config_refresh_oauth(place.id, {"scope": 0, "provider_id": "local"})
-        await place.asked("hi")
+        await place.send_and_wait("hi")
         assert used(stage) == ["fresh-token"]
         stage.provider.pages["/token"] = {"error": "invalid_grant"}
         with pytest.raises(ServerProblem, match="no longer valid") as caught:
@@ -145,8 +145,8 @@ async def test_5_a_screen_may_refresh_a_token() -> None:
         assert caught.value.status == 400
 
 
-async def test_5_screens_are_told_where_a_key_comes_from() -> None:
-    """As its template, or that there is one; an address without who logs in there."""
+async def test_5_source_of_key_is_returned() -> None:
+    """As its template, or that there is one; a URL without its credentials."""
     async with cli_environment() as stage:
         with stage.settings.open("a") as file:
             file.write('[providers.named]\nbase_url = "http://me:secret@127.0.0.1:9/v1"\napi_key = "${MY_KEY:-x}"\n')
@@ -162,7 +162,7 @@ async def test_5_screens_are_told_where_a_key_comes_from() -> None:
 
 
 def leaky(asked: RecordedRequest) -> Reply:
-    """A provider that repeats the key, a model that looks for it."""
+    """A provider that echoes the key, and a model that searches for it."""
     messages: Any = asked.json["messages"]
     prompt = text(next(item for item in reversed(messages) if item["role"] == "user"))
     if prompt.endswith("refuse"):
@@ -173,8 +173,8 @@ def leaky(asked: RecordedRequest) -> Reply:
     return OK
 
 
-async def test_6_canary() -> None:
-    """Keys from files, the environment, a login, a screen: in no answer, event, log, error or process list."""
+async def test_6_keys_are_never_disclosed() -> None:
+    """Keys from files, the environment, a login, the API: in no response, event, log, error or process list."""
     async with cli_environment(leaky) as stage:
         stage.environment |= {"GROQ_API_KEY": f"{CANARY}-2", "MY_KEY": f"{CANARY}-3"}
         stage.settings.write_text(stage.settings.read_text().replace("a-walking-key", f"{CANARY}-1"))
@@ -195,7 +195,7 @@ async def test_6_canary() -> None:
         await place.client.config_provider_key(place.id, key)
         await place.client.set_skip(place.id, skip=True)
         for prompt in ("hello", "refuse"):
-            end, seen = await place.asked(prompt)
+            end, seen = await place.send_and_wait(prompt)
             assert CANARY not in repr(seen) + repr(end)
             assert not end.error or prompt == "refuse"
         assert CANARY not in await while_a_command_runs(stage, place, server)
@@ -224,8 +224,8 @@ async def test_6_canary() -> None:
         '[models.large]\nprovider = "local"\nmodel = "big"\n',
     ],
 )
-async def test_8_a_broken_file_keeps_its_secrets(broken: str) -> None:
-    """What is wrong with it is told without repeating what it says."""
+async def test_8_error_of_invalid_file_contains_no_secret(broken: str) -> None:
+    """The error is reported without quoting the file."""
     async with cli_environment() as stage:
         stage.settings.write_text(broken)
         (stage.root / "key").write_text(CANARY)
@@ -245,7 +245,7 @@ def every_path(workspace: str, session: str) -> list[str]:
 
 
 def remove_env(body: bytes) -> bytes:
-    """A client's own variables go back to it over its socket, as it sent them."""
+    """A client's own variables are returned to it over its socket, as it sent them."""
     try:
         told = json.loads(body)
     except ValueError:
@@ -261,14 +261,14 @@ def whole_is_clean(stream: RawStream) -> bool:
     return CANARY.encode() not in stream.raw
 
 
-async def while_a_command_runs(stage: CliEnvironment, place: Watched, server: int) -> str:
-    """What the command of a model sees in its environment, is told about it, and what `ps` shows to everybody."""
+async def while_a_command_runs(stage: CliEnvironment, place: WatchedWorkspace, server: int) -> str:
+    """Check the environment of the model's command, the text about it, and the public output of `ps`."""
     gate = stage.project / "gate"
     os.mkfifo(gate)
     async with place.watching() as events:
         run = await place.send("print env")
         seen = await read_until(events, lambda item: isinstance(item.event, ToolOutputEvent))
-        # Returns when the command has opened the other end: closed earlier, it would wait for a writer for ever.
+        # Returns when the command has opened the other end: closed earlier, it would wait for a writer forever.
         held = await asyncio.to_thread(os.open, gate, os.O_WRONLY)
         lists = process_lists()
         os.close(held)
@@ -280,7 +280,7 @@ async def while_a_command_runs(stage: CliEnvironment, place: Watched, server: in
 
 
 def process_lists() -> dict[int, str]:
-    """The command lines of all processes but this one."""
+    """Return the command lines of all processes but this one."""
     found: dict[int, str] = {}
     for place in Path("/proc").iterdir():
         if place.name.isdigit() and place.name != str(os.getpid()):

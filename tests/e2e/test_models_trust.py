@@ -1,10 +1,10 @@
-"""A project's own file: what it may do before somebody trusts it, and after."""
+"""Project settings before and after trust."""
 
 import json
 
 import pytest
 
-from e2e.cli_environment import CliEnvironment, asks, cli_environment
+from e2e.cli_environment import CliEnvironment, cli_environment, model_requests
 from holdfast.client.errors import ServerProblem
 from model_server.script import Reply, Say
 from model_server.server import ModelServer
@@ -13,7 +13,7 @@ ELSEWHERE = Reply((Say(("I have your key.",)),))
 
 
 def plant(stage: CliEnvironment, address: str) -> None:
-    """A clone that would like to have the key, and to run something."""
+    """Create a clone that tries to obtain the key and to run a program."""
     (stage.project / "holdfast.toml").write_text(
         f"""
 [models.large]
@@ -37,13 +37,13 @@ command = "touch {stage.root}/ran"
     )
 
 
-async def test_1_nothing_is_redirected_or_run_before_trust() -> None:
-    """It may choose a model among the user's; the rest is withheld, and listed."""
+async def test_1_untrusted_project_redirects_and_runs_nothing() -> None:
+    """It may choose one of the user's models; the rest is withheld and listed."""
     async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         stage.environment["A_SECRET"] = "a-secret-value"
         assert await stage.stdout_of("run", "hi") == "Hello."
-        assert asks(stage.provider)[-1].json["model"] == "other"
+        assert model_requests(stage.provider)[-1].json["model"] == "other"
         place = await stage.open_workspace()
         trust = await place.client.get_trust(place.id)
         assert not trust.trusted
@@ -57,23 +57,23 @@ async def test_1_nothing_is_redirected_or_run_before_trust() -> None:
         assert not (stage.root / "ran").exists()
 
 
-async def test_2_after_trust_it_counts_until_it_changes() -> None:
+async def test_2_trust_lasts_until_file_changes() -> None:
     async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         stage.environment["A_SECRET"] = "a-secret-value"
         place = await stage.open_workspace()
-        assert (await place.asked("one"))[0].text == "Hello."
+        assert (await place.send_and_wait("one"))[0].text == "Hello."
         shown = await stage.stdout_of("trust", "--yes")
         assert "! providers.local.base_url" in shown
-        assert (await place.asked("two"))[0].text == "I have your key."
+        assert (await place.send_and_wait("two"))[0].text == "I have your key."
         assert (await place.client.get_trust(place.id)).trusted
         path = stage.project / "holdfast.toml"
         path.write_text(path.read_text().replace("[env]", "[env]\nMORE = '1'"))
-        assert (await place.asked("three"))[0].text == "Hello.", "what was not shown is not trusted"
+        assert (await place.send_and_wait("three"))[0].text == "Hello.", "what was not shown is not trusted"
         assert not (await place.client.get_trust(place.id)).trusted
 
 
-async def test_3_trust_over_the_wire_is_given_to_what_was_shown() -> None:
+async def test_3_trust_over_the_wire_applies_to_displayed_content() -> None:
     async with cli_environment() as stage, ModelServer([ELSEWHERE]) as other:
         plant(stage, other.base_url())
         place = await stage.open_workspace({"A_SECRET": "a-secret-value"})
@@ -85,12 +85,12 @@ async def test_3_trust_over_the_wire_is_given_to_what_was_shown() -> None:
         assert caught.value.status == 400
         shown = await place.client.get_trust(place.id)
         assert (await place.client.set_trust(place.id, trusted=True, digest=shown.digest)).trusted
-        assert (await place.asked("hi"))[0].text == "I have your key."
+        assert (await place.send_and_wait("hi"))[0].text == "I have your key."
         assert not (await place.client.set_trust(place.id, trusted=False)).trusted
-        assert (await place.asked("hi"))[0].text == "Hello."
+        assert (await place.send_and_wait("hi"))[0].text == "Hello."
 
 
-async def test_4_where_a_setting_comes_from_is_shown() -> None:
+async def test_4_origin_of_setting_is_shown() -> None:
     async with cli_environment() as stage:
         (stage.project / ".holdfast.toml").write_text('[models.large]\nmodel = "other"\n')
         rows = json.loads(await stage.stdout_of("config", "show", "--origin", "--json"))
@@ -101,7 +101,7 @@ async def test_4_where_a_setting_comes_from_is_shown() -> None:
         assert await stage.stdout_of("config", "get", "models.large.model") == "other"
         await stage.stdout_of("config", "set", "--project", "models.large.model", "big")
         assert await stage.stdout_of("run", "hi") == "Hello."
-        assert asks(stage.provider)[-1].json["model"] == "big"
+        assert model_requests(stage.provider)[-1].json["model"] == "big"
         await stage.stdout_of("config", "unset", "--project", "models.large.model")
         schema = json.loads(await stage.stdout_of("config", "schema"))
         assert "providers" in json.dumps(schema)

@@ -1,4 +1,4 @@
-"""Files through the real server: read before written, versions kept and told, taken back."""
+"""Files through the real server: read before write, versions, undo."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def edit(path: str, old: str, new: str) -> tuple[str, dict[str, object]]:
     return ("edit", {"file_path": path, "old_string": old, "new_string": new})
 
 
-async def test_read_before_write_goes_by_content_also_after_a_restart() -> None:
+async def test_read_before_write_compares_content_also_after_restart() -> None:
     async with server_directory() as directory:
         async with tool_client(directory) as one:
             file = one.project / "a.txt"
@@ -67,8 +67,8 @@ async def test_line_ends_mode_and_diff() -> None:
 
 
 @pytest.mark.parametrize("how", ["absolute", "dots", "link", "link of a directory"])
-async def test_outside_of_the_workspace_somebody_is_asked(how: str) -> None:
-    """Where a link leads is what is asked about, and what is shown."""
+async def test_path_outside_workspace_needs_approval(how: str) -> None:
+    """The target of a symlink is checked and displayed."""
     async with tool_client(yolo=False) as one:
         await one.client.config_set(one.workspace, "permissions.allow", ["write(**)", "view(**)"], scope=1)
         outside = one.server.directory.root / "outside"
@@ -91,7 +91,7 @@ async def test_outside_of_the_workspace_somebody_is_asked(how: str) -> None:
         assert "secret" not in str(await one.results(session))
 
 
-async def test_versions_are_kept_and_told_as_stock_clients_expect() -> None:
+async def test_versions_are_stored_and_published_for_stock_clients() -> None:
     async with tool_client() as one:
         (one.project / "a.txt").write_text("one\n")
         session = await one.session()
@@ -109,8 +109,8 @@ async def test_versions_are_kept_and_told_as_stock_clients_expect() -> None:
         assert await one.client.list_read_files(one.workspace, session)
 
 
-async def _changed(one: ToolClient) -> tuple[str, str]:
-    """Two runs: the second changes a file and makes one."""
+async def _make_changes(one: ToolClient) -> tuple[str, str]:
+    """Perform two runs: the second changes a file and creates one."""
     session = await one.session()
     (one.project / "a.txt").write_text("one\n")
     await one.run_end(await one.call_tools(session, view("a.txt"), edit("a.txt", "one", "two")))
@@ -121,7 +121,7 @@ async def _changed(one: ToolClient) -> tuple[str, str]:
 
 async def test_undo_of_a_run_and_of_a_file_over_the_wire() -> None:
     async with tool_client() as one:
-        _, run = await _changed(one)
+        _, run = await _make_changes(one)
         file, new = one.project / "a.txt", one.project / "new.txt"
         plan = await one.client.undo_changes(one.workspace, UndoRequest(dry_run=True))
         assert not plan.is_done
@@ -154,7 +154,7 @@ def home() -> Iterator[IsolatedHome]:
 
 
 def test_the_undo_command(home: IsolatedHome) -> None:
-    """`holdfast undo` takes back a file or a run, says what it would do, and refuses with a sentence."""
+    """`holdfast undo` reverts a file or a run, prints a preview, and explains refusals."""
     file = home.work / "a.txt"
     home.stdout_of("run", "--yolo", 'tool=write {"file_path": "a.txt", "content": "one\\n"}')
     home.stdout_of("run", "--yolo", "--continue", 'tool=write {"file_path": "a.txt", "content": "two\\n"}')

@@ -1,4 +1,4 @@
-"""Background jobs through the real server: listed, read, killed, and gone when they should be."""
+"""Background jobs through the real server: listed, read, killed, and cleaned up."""
 
 import asyncio
 import contextlib
@@ -18,20 +18,20 @@ from trials.hostile_commands import SHAPES, new_token, survivors
 _GATE = "until [ -e go ]; do sleep 0.01; done"
 
 
-async def gone(client: Client, workspace: WorkspaceId) -> None:
-    """Until the workspace is closed, or on the way."""
+async def wait_until_closed(client: Client, workspace: WorkspaceId) -> None:
+    """Wait until the workspace is closed or closing."""
 
-    async def look_on() -> None:
+    async def poll() -> None:
         async with asyncio.timeout(20):
             while True:
                 await client.list_jobs(workspace)
 
     with pytest.raises(ServerProblem, match="no such workspace"):
-        await look_on()
+        await poll()
 
 
 async def job_of(one: ToolClient, line: str, **more: object) -> str:
-    """A run that leaves this job behind, and is completed."""
+    """Complete a run that leaves this job running."""
     (result,) = await one.call_tools_and_wait(bash(line, run_in_background=True, **more))
     metadata = json.loads(result.metadata)
     assert metadata["background"]
@@ -79,7 +79,7 @@ async def test_the_model_reads_and_kills_its_jobs() -> None:
         assert await one.client.list_jobs(one.workspace) == ()
 
 
-async def test_a_command_that_takes_long_goes_on_in_the_background() -> None:
+async def test_long_command_continues_in_background() -> None:
     async with tool_client() as one:
         (result,) = await one.call_tools_and_wait(bash(f"echo begun; {_GATE}; touch over", auto_background_after=1))
         assert json.loads(result.metadata)["background"]
@@ -88,7 +88,7 @@ async def test_a_command_that_takes_long_goes_on_in_the_background() -> None:
         await until((one.project / "over").exists)
 
 
-async def test_r4_jobs_of_a_cancelled_run_are_gone_when_its_end_is_told() -> None:
+async def test_r4_jobs_of_cancelled_run_end_before_its_end_is_published() -> None:
     token = new_token()
     async with tool_client() as one:
         session = await one.session()
@@ -108,24 +108,24 @@ async def test_a_job_of_a_completed_run_keeps_its_workspace_open_until_it_is_ove
         await one.client.leave_workspace(one.workspace)
         assert len(await one.client.list_jobs(one.workspace)) == 1
         (one.project / "go").touch()
-        await gone(one.client, one.workspace)
+        await wait_until_closed(one.client, one.workspace)
         assert (one.project / "over").exists()
 
 
-async def test_a_job_keeps_a_workspace_that_nobody_looks_at_for_its_time_only() -> None:
+async def test_job_keeps_unattended_workspace_for_limited_time() -> None:
     token = new_token()
     async with tool_client() as one:
         await one.client.config_set(one.workspace, "options.job_linger", 1, scope=1)
         await job_of(one, f"sleep {token}")
         assert survivors(token)
         await one.client.leave_workspace(one.workspace)
-        await gone(one.client, one.workspace)
+        await wait_until_closed(one.client, one.workspace)
         await one.client.create_workspace(str(one.project))
         assert not survivors(token)
 
 
-async def test_c49_jobs_die_with_their_workspace_and_no_other_is_disturbed() -> None:
-    """C-49: what another workspace has running goes on."""
+async def test_c49_jobs_end_with_their_workspace_only() -> None:
+    """C-49: processes of another workspace continue."""
     mine, theirs = new_token(), new_token()
     async with tool_client() as one:
         await job_of(one, f"sleep {mine}")
@@ -143,7 +143,7 @@ async def _close(server: Server, workspace: WorkspaceId) -> None:
     await server.manager.services.close_workspace(handle.workspace)
 
 
-async def test_a_deleted_session_takes_its_jobs_along() -> None:
+async def test_deleting_session_ends_its_jobs() -> None:
     token = new_token()
     async with tool_client() as one:
         session = await one.session()
@@ -154,7 +154,7 @@ async def test_a_deleted_session_takes_its_jobs_along() -> None:
         assert await one.client.list_jobs(one.workspace) == ()
 
 
-async def test_c57_jobs_that_are_over_use_up_no_limit() -> None:
+async def test_c57_finished_jobs_do_not_count_towards_limit() -> None:
     """C-57: after more jobs than may run at once, a command still works."""
     async with tool_client() as one:
         jobs = one.server.manager.handle(one.workspace).services.jobs
@@ -174,8 +174,8 @@ async def test_c57_jobs_that_are_over_use_up_no_limit() -> None:
         assert {job.state for job in await one.client.list_jobs(one.workspace)} == {"completed"}
 
 
-async def test_c56_a_stubborn_command_holds_up_the_closing_for_its_grace_only() -> None:
-    """C-56: meanwhile the directory is not opened a second time: who comes waits, and finds nothing left."""
+async def test_c56_unresponsive_command_delays_close_by_its_grace_only() -> None:
+    """C-56: meanwhile the directory is not opened a second time: a new client waits, and finds nothing left."""
     token = new_token()
     async with tool_client() as one:
         await one.client.config_set(one.workspace, "options.job_linger", 0, scope=1)
@@ -184,7 +184,7 @@ async def test_c56_a_stubborn_command_holds_up_the_closing_for_its_grace_only() 
         assert json.loads(result.metadata)["background"]
         assert survivors(token)
         await one.client.leave_workspace(one.workspace)
-        await gone(one.client, one.workspace)
+        await wait_until_closed(one.client, one.workspace)
         assert (await one.client.create_workspace(str(one.project), yolo=True)).id == one.workspace
         assert not survivors(token)
         (again,) = await one.call_tools_and_wait(bash("echo again"))

@@ -1,4 +1,4 @@
-"""Rules through the real server and the real commands: what they allow, ask and deny, kept over a restart, and seen."""
+"""Permission rules through the real server and the real commands: allow, ask and deny, persistence, display."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def tool(name: str, **arguments: object) -> str:
 
 
 async def test_rules_allow_ask_and_deny() -> None:
-    """The strictest wins, and every part of a line counts."""
+    """The strictest rule wins, and every part of a line counts."""
     async with tool_client(yolo=False) as one:
         rules = {
             "allow": ["bash(touch *)", "write(src/**)"],
@@ -46,7 +46,7 @@ async def test_rules_allow_ask_and_deny() -> None:
         assert sorted(item.name for item in one.project.iterdir()) == ["allowed", "src"]
 
 
-async def test_a_rule_that_cannot_be_read_is_refused_over_the_wire_and_asks_in_a_file() -> None:
+async def test_unreadable_rule_is_refused_over_the_wire_and_requires_approval_in_file() -> None:
     async with tool_client(yolo=True) as one:
         with pytest.raises(ServerProblem, match="has no effect as it is written"):
             await one.client.config_set(one.workspace, "permissions.deny", ["bash("], scope=1)
@@ -93,7 +93,7 @@ def project(home: IsolatedHome, name: str) -> Path:
     return path
 
 
-def test_a_run_without_a_terminal_is_refused_with_a_sentence(home: IsolatedHome) -> None:
+def test_run_without_terminal_is_refused_with_explanation(home: IsolatedHome) -> None:
     here = project(home, "refused")
     done = home.call("run", tool("write", file_path="a.txt", content="x"), cwd=here)
     assert not (here / "a.txt").exists()
@@ -102,7 +102,7 @@ def test_a_run_without_a_terminal_is_refused_with_a_sentence(home: IsolatedHome)
     assert done.returncode == 0
 
 
-def test_a_rule_of_the_user_is_shown_and_counts(home: IsolatedHome) -> None:
+def test_user_rule_is_shown_and_applies(home: IsolatedHome) -> None:
     here = project(home, "ruled")
     home.call("config", "set", "permissions.allow", '["write(*.txt)"]', cwd=here)
     shown = home.call("config", "show", cwd=here)
@@ -114,8 +114,8 @@ def test_a_rule_of_the_user_is_shown_and_counts(home: IsolatedHome) -> None:
     assert not (here / "a.md").exists()
 
 
-def test_yolo_is_of_one_run_and_not_of_the_next(home: IsolatedHome) -> None:
-    """A run with --yolo leaves nothing behind that a later one inherits."""
+def test_yolo_applies_to_one_run(home: IsolatedHome) -> None:
+    """A run with --yolo does not affect later runs."""
     here = project(home, "bold")
     assert home.call("run", "--yolo", tool("write", file_path="a.yes", content="x"), cwd=here).returncode == 0
     assert (here / "a.yes").exists()
@@ -126,8 +126,8 @@ def test_yolo_is_of_one_run_and_not_of_the_next(home: IsolatedHome) -> None:
     assert sorted(bool(run.get("yolo")) for run in runs) == [False, True]
 
 
-def test_who_works_where_nobody_is_asked_is_told(home: IsolatedHome) -> None:
-    """Another client has switched asking off for the whole workspace: a run does not inherit that in silence."""
+def test_run_reports_inherited_yolo(home: IsolatedHome) -> None:
+    """Another client has enabled yolo for the whole workspace: a run reports that it inherits it."""
     here = project(home, "shared")
     with SyncClient(home.where.address) as thin:
         body = json.dumps({"id": "", "path": str(here), "client_id": new_client_id(), "yolo": True}).encode()
@@ -137,7 +137,7 @@ def test_who_works_where_nobody_is_asked_is_told(home: IsolatedHome) -> None:
     assert "without approval" in done.stderr
 
 
-async def test_yolo_of_a_run_is_its_helpers_too_and_denies_what_is_denied() -> None:
+async def test_yolo_of_run_includes_sub_agents_and_respects_deny_rules() -> None:
     async with tool_client(yolo=False) as one:
         await one.client.config_set(one.workspace, "permissions.deny", ["bash(touch denied)"], scope=1)
         session = await one.session()
@@ -155,7 +155,7 @@ async def test_yolo_of_a_run_is_its_helpers_too_and_denies_what_is_denied() -> N
         await one.run_end(other)
 
 
-def test_a_run_names_what_is_wrong_with_the_settings_and_does_nothing_meanwhile(home: IsolatedHome) -> None:
+def test_run_reports_settings_errors_without_acting(home: IsolatedHome) -> None:
     here = project(home, "wrong")
     (here / "holdfast.toml").write_text("[permissions]\ndeny = ['bahs(touch *)']\n")
     done = home.call("run", "--yolo", tool("bash", command="touch made"), cwd=here)

@@ -1,4 +1,4 @@
-"""Commands through the real server: nothing survives a cancel, a stop or a kill, and what is said is seen at once."""
+"""Commands through the real server: no process survives a cancel, a stop or a kill, and output is live."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ def line_of(shape: str, token: str) -> str:
 
 
 @pytest.mark.parametrize("shape", _LEFT)
-async def test_c53_a_cancel_leaves_no_process_when_its_end_is_told(shape: str) -> None:
-    """R4, R5, C-45, C-53: the end is told after the last process is gone, and nothing that came later has begun."""
+async def test_c53_cancel_leaves_no_process_when_end_is_published(shape: str) -> None:
+    """R4, R5, C-45, C-53: the end is published after the last process has ended, and no later step has begun."""
     token = new_token()
     async with tool_client() as one:
         session = await one.session()
@@ -48,7 +48,7 @@ async def test_c53_a_cancel_leaves_no_process_when_its_end_is_told(shape: str) -
 
 
 async def test_c54_no_write_takes_effect_after_a_cancel() -> None:
-    """C-54, hazard 6: an edit that waits for its permission is not done when the run is cancelled meanwhile."""
+    """C-54, hazard 6: an edit that waits for its permission is not performed after a cancel."""
     async with tool_client(yolo=False) as one:
         session = await one.session()
         run = await one.call_tools(session, ("write", {"file_path": "a.txt", "content": "x"}))
@@ -58,7 +58,7 @@ async def test_c54_no_write_takes_effect_after_a_cancel() -> None:
         (result,) = await one.results(session)
         versions = await one.client.list_history(one.workspace, session)
         if (one.project / "a.txt").exists():
-            # The permission came first: what was done by then is told and on record, so that it can be taken back.
+            # The permission was first: completed changes are published and recorded, so that they can be undone.
             assert not result.is_error or "was not undone" in result.content
             assert versions[-1].content == "x"
         else:
@@ -75,8 +75,8 @@ async def _busy(directory: ServerDirectory, *calls: tuple[str, object]) -> tuple
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_c55_the_server_goes_and_every_process_with_it(number: signal.Signals) -> None:
-    """R4, R7, R9, C-55: the command, a job of it and all they started; the next server ends the run, unrepeated."""
+async def test_c55_end_of_server_ends_every_process(number: signal.Signals) -> None:
+    """R4, R7, R9, C-55: the command, its job and all descendants; the next server ends the run without repeating it."""
     token = new_token()
     async with server_directory() as directory:
         project = Path(directory.project())
@@ -108,8 +108,8 @@ async def test_c55_the_server_goes_and_every_process_with_it(number: signal.Sign
             assert not await again.list_jobs(workspace)
 
 
-async def test_what_a_command_says_is_seen_while_it_runs() -> None:
-    """The command waits for a file that is made when its first words have arrived."""
+async def test_output_is_live() -> None:
+    """The command waits for a file that is created when its first output has arrived."""
     async with tool_client() as one:
         session = await one.session()
         path = f"/v1/workspaces/{one.workspace}/events?client_id={one.client.client_id}"

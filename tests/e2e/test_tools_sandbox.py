@@ -1,4 +1,4 @@
-"""The sandbox through the real server: what bash cannot do in it; it can be seen, and is never left out."""
+"""The sandbox through the real server: its restrictions on bash, its visibility, and that it is never skipped."""
 
 import socket
 import sys
@@ -46,7 +46,7 @@ async def test_in_a_sandbox_only_the_workspace_can_be_written() -> None:
         assert not list((one.project / ".git" / "hooks").iterdir())
 
 
-async def test_what_cannot_be_confined_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unconfinable_command_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def impossible(*_: object, **__: object) -> Sandbox:
         raise SandboxImpossible("There is neither bubblewrap nor Landlock here.")
 
@@ -66,8 +66,8 @@ async def test_what_cannot_be_confined_is_not_run(monkeypatch: pytest.MonkeyPatc
         assert not list(one.project.iterdir())
 
 
-async def test_the_network_is_there_by_rule() -> None:
-    """A setting takes it away from the next command on, and gives it back."""
+async def test_network_follows_setting() -> None:
+    """A setting disables it from the next command on, and enables it again."""
     listener = socket.create_server(("127.0.0.1", 0))
     knock = f"exec 3<>/dev/tcp/127.0.0.1/{listener.getsockname()[1]}"
     with listener:
@@ -80,8 +80,8 @@ async def test_the_network_is_there_by_rule() -> None:
                 assert ("Exit code" not in result.content) is is_there
 
 
-async def test_a_sandbox_that_is_asked_for_meanwhile_counts() -> None:
-    """The settings change while somebody is asked: what is then run is confined."""
+async def test_sandbox_enabled_during_approval_applies() -> None:
+    """The settings change during an approval: the command is then confined."""
     async with tool_client(yolo=False) as one:
         outside = one.server.directory.root / "outside.txt"
         run = await one.call_tools(await one.session(), bash(f"touch {outside}"))
@@ -93,8 +93,8 @@ async def test_a_sandbox_that_is_asked_for_meanwhile_counts() -> None:
 
 
 @pytest.mark.parametrize("place", ["runtime", "apart"])
-async def test_a_command_in_it_cannot_ask_the_server_nor_read_its_keys(place: str) -> None:
-    """Whoever can ask the server can switch the sandbox off: wherever it listens, it is out of reach."""
+async def test_sandboxed_command_cannot_reach_server_or_keys(place: str) -> None:
+    """A client of the server could disable the sandbox, so the server is unreachable wherever it listens."""
     async with cli_environment(serves=False) as stage:
         stage.write('[options]\nsandbox = "workspace"')
         keys = stage.settings.with_name("credentials.toml")

@@ -1,4 +1,4 @@
-"""Lines that a person types, and what commands get to see, through the real server."""
+"""Shell commands typed by a user, and the environment of commands, through the real server."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def shells(one: ToolClient, session: SessionId) -> list[ShellCommand]:
     return [part.data for message in messages for part in message.parts if isinstance(part.data, ShellCommand)]
 
 
-async def test_a_line_is_run_stored_and_seen_by_the_model() -> None:
+async def test_shell_command_is_run_stored_and_sent_to_model() -> None:
     async with tool_client(yolo=False) as one:
         session = await one.session()
         result = await one.client.run_shell(one.workspace, session, "echo seen; echo bad >&2; exit 3", 77)
@@ -39,13 +39,13 @@ async def test_a_line_is_run_stored_and_seen_by_the_model() -> None:
         assert width.output == "77\n"
 
 
-async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
+async def test_shell_command_during_turn_follows_running_step() -> None:
     async with tool_client() as one:
         session = await one.session()
         run = await one.call_tools(session, bash("touch begun; until [ -e go ]; do sleep 0.01; done"))
         await until((one.project / "begun").exists)
         await one.client.run_shell(one.workspace, session, "echo from-outside")
-        # Not in the line itself: it is stored after its command has ended.
+        # Not from the line itself: it is stored after the end of its command.
         (one.project / "go").touch()
         await one.run_end(run)
         second = one.model.requests[-1]
@@ -58,8 +58,8 @@ async def test_a_line_during_a_turn_comes_after_the_running_step() -> None:
 
 
 @pytest.mark.parametrize("shuts", [False, True])
-async def test_a_line_ends_with_whoever_typed_it(*, shuts: bool) -> None:
-    """The connection is cut: nothing of it is left, and nothing is stored. Also if its caller had only been reading."""
+async def test_shell_command_ends_with_its_caller(*, shuts: bool) -> None:
+    """The connection is cut: no process is left, and nothing is stored. Also for a half-closed caller."""
     token = new_token()
     async with tool_client() as one:
         session = await one.session()
@@ -76,7 +76,7 @@ async def test_a_line_ends_with_whoever_typed_it(*, shuts: bool) -> None:
         assert await shells(one, session) == []
 
 
-async def test_who_shuts_its_side_of_the_connection_waits_for_its_line() -> None:
+async def test_half_closed_caller_receives_result() -> None:
     async with tool_client() as one:
         session = await one.session()
         body = json.dumps({"command": "touch begun; until [ -e go ]; do sleep 0.01; done; echo seen"}).encode()
@@ -90,7 +90,7 @@ async def test_who_shuts_its_side_of_the_connection_waits_for_its_line() -> None
         writer.close()
 
 
-async def test_a_line_in_an_unknown_session_runs_and_is_not_stored() -> None:
+async def test_shell_command_in_unknown_session_is_not_stored() -> None:
     async with tool_client() as one:
         result = await one.client.run_shell(one.workspace, SessionId("nobody"), "touch ran; echo ran")
         assert (result.output, result.exit_code) == ("ran\n", 0)
@@ -102,7 +102,7 @@ async def test_a_line_in_an_unknown_session_runs_and_is_not_stored() -> None:
             assert caught.value.status == 400
 
 
-async def test_a_line_does_not_start_a_turn_and_another_session_is_not_held_up() -> None:
+async def test_shell_command_starts_no_turn_and_blocks_no_session() -> None:
     async with tool_client() as one:
         session = await one.session()
         slow = start(one.client.run_shell(one.workspace, session, "touch begun; until [ -e go ]; do sleep 0.01; done"))
@@ -113,8 +113,8 @@ async def test_a_line_does_not_start_a_turn_and_another_session_is_not_held_up()
         assert len(one.model.requests) == 1
 
 
-async def test_commands_get_the_clients_variables_and_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R12: the canaries of the server's environment reach neither the model's commands nor a person's."""
+async def test_r12_commands_get_client_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R12: the canaries of the server's environment reach neither the model's commands nor the user's."""
     for name in ("HOLDFAST_TOKEN", "HOLDFAST_HOST", "HOLDFAST_DATA_DIR", "SERVER_ONLY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "canary-of-the-server")
     given = ("MINE=from the client", "HOLDFAST_TOKEN=canary-of-the-client", "BASH_ENV=/tmp/x", "EMPTY=", "NO_VALUE")

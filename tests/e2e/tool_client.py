@@ -1,4 +1,4 @@
-"""A real server with all its tools, and a model that calls those which the prompt names."""
+"""A real server with all its tools, and a model that calls the tools named in the prompt."""
 
 import asyncio
 import json
@@ -27,7 +27,9 @@ __all__ = ["ToolClient", "bash", "script", "tool_client"]
 
 
 def script(request: ModelRequest) -> Step:
-    """A prompt is a list of calls in JSON: `[["bash", {…}], …]`; anything else and results are answered with a word."""
+    """Call the tools of a prompt that is a list of calls in JSON: `[["bash", {…}], …]`. Other messages get a one-word
+    answer.
+    """
     last = request.messages[-1]
     try:
         calls = json.loads(text_of(last)) if last.role == "user" else []
@@ -61,7 +63,7 @@ class ToolClient:
         return await self.client.send_prompt(self.workspace, message)
 
     async def events_until_end(self, run: PromptAccepted) -> list[StreamEvent]:
-        """All that is held, up to the end of the run."""
+        """Return all stored events up to the end of the run."""
         async with self.client.events(self.workspace, since=0) as events:
             return await read_until(events, run_ended(run.run_id))
 
@@ -73,7 +75,7 @@ class ToolClient:
     async def call_tools_and_wait(
         self, *calls: tuple[str, object], session: SessionId | None = None
     ) -> list[ToolResult]:
-        """The results of these calls."""
+        """Return the results of these calls."""
         session = session or await self.session()
         before = len(await self.results(session))
         await self.run_end(await self.call_tools(session, *calls))
@@ -84,17 +86,17 @@ class ToolClient:
         return [result for message in messages for result in message.tool_results]
 
     async def wait_for_output(self, session: SessionId, word: str) -> None:
-        """Until a command has said this."""
-        said = ""
+        """Wait until a command has printed this."""
+        printed = ""
 
-        def has_said(item: StreamEvent) -> bool:
-            nonlocal said
+        def has_printed(item: StreamEvent) -> bool:
+            nonlocal printed
             if isinstance(item.event, ToolOutputEvent) and item.event.payload.session_id == session:
-                said += item.event.payload.text
-            return word in said
+                printed += item.event.payload.text
+            return word in printed
 
         async with self.client.events(self.workspace, since=0) as events:
-            await read_until(events, has_said)
+            await read_until(events, has_printed)
 
     async def pending_permissions(self, count: int = 1) -> tuple[PermissionRequest, ...]:
         async with asyncio.timeout(20):
@@ -118,7 +120,7 @@ async def tool_client(
     model: ScriptedModel | None = None,
     small: ScriptedModel | None = None,
 ) -> AsyncIterator[ToolClient]:
-    """With `yolo` nothing is asked."""
+    """Open a workspace. With `yolo` no approval is required."""
     model = model or ScriptedModel(script)
     async with (
         server_directory() as own,

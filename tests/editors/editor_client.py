@@ -1,4 +1,4 @@
-"""An editor at its desk: the protocol's own client on the pipes of a real `holdfast acp`, beside a real server."""
+"""An editor: the protocol's own client on the pipes of a real `holdfast acp`, with a real server."""
 
 import asyncio
 import sys
@@ -24,20 +24,20 @@ from cli.isolated_home import IsolatedHome
 from holdfast.client.client import Client as ServerClient
 from holdfast.domain.ids import WorkspaceId
 
-__all__ = ["TIMEOUT", "Desk", "desk", "server_client", "updates_of"]
+__all__ = ["TIMEOUT", "EditorClient", "editor_client", "server_client", "updates_of"]
 
 TIMEOUT = 30.0
 Json = dict[str, Any]
 
 
-class Desk:
-    """Notes all it is told. `choose` answers what is asked; None leaves it open."""
+class EditorClient:
+    """Records all messages. `choose` answers requests; None leaves them open."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Json]] = []
         self.asked: list[tuple[ToolCallUpdate, list[PermissionOption]]] = []
         self.raw: list[Json] = []
-        """Every message from the agent, as it came."""
+        """Every message from the agent, as received."""
         self.choose: Callable[[list[PermissionOption]], str | None] = lambda options: options[0].option_id
         self.forms: list[Json] = []
         self._news = asyncio.Event()
@@ -77,13 +77,13 @@ class Desk:
     def on_connect(self, conn: Any) -> None:  # noqa: ANN401
         self.agent = conn
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self.told.clear()
         self.asked.clear()
         self.raw.clear()
         self.choose = lambda options: options[0].option_id
 
-    # What a test does
+    # Actions of a test
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(TIMEOUT):
@@ -98,8 +98,8 @@ class Desk:
         async with asyncio.timeout(TIMEOUT):
             return await self.agent.prompt(session_id=session, prompt=[text_block(text)])
 
-    async def refused(self, session: str, text: str) -> str:
-        """What is answered to a prompt that fails."""
+    async def prompt_error(self, session: str, text: str) -> str:
+        """Return the error of a prompt that fails."""
         try:
             await self.prompt(session, text)
         except RequestError as error:
@@ -113,7 +113,7 @@ class Desk:
         return [item for name, item in self.told if name == session and (not kinds or item["sessionUpdate"] in kinds)]
 
     def calls(self, session: str) -> dict[str, Json]:
-        """Every tool call as it looks in the end."""
+        """Return every tool call in its final state."""
         return updates_of(self.updates(session, "tool_call", "tool_call_update"))
 
 
@@ -133,15 +133,17 @@ def updates_of(updates: list[Json]) -> dict[str, Json]:
 
 
 @asynccontextmanager
-async def desk(house: IsolatedHome, capabilities: ClientCapabilities | None = None) -> AsyncIterator[Desk]:
-    made = Desk()
-    made.cwd = str(house.work)
+async def editor_client(
+    home: IsolatedHome, capabilities: ClientCapabilities | None = None
+) -> AsyncIterator[EditorClient]:
+    made = EditorClient()
+    made.cwd = str(home.work)
     command = [sys.executable, "-m", "holdfast", "acp"]
     async with spawn_agent_process(
         cast(Client, made),
         *command,
-        env=house.environment,
-        cwd=house.work,
+        env=home.environment,
+        cwd=home.work,
         transport_kwargs={"stderr": None},
         observers=[made.observe],
         use_unstable_protocol=True,
@@ -154,7 +156,7 @@ async def desk(house: IsolatedHome, capabilities: ClientCapabilities | None = No
 
 
 @asynccontextmanager
-async def server_client(house: IsolatedHome) -> AsyncIterator[tuple[ServerClient, WorkspaceId]]:
-    """Another client of the same server, in the same workspace."""
-    async with ServerClient(house.where.address, seconds=TIMEOUT) as client:
-        yield client, (await client.create_workspace(str(house.work))).id
+async def server_client(home: IsolatedHome) -> AsyncIterator[tuple[ServerClient, WorkspaceId]]:
+    """Open another client of the same server in the same workspace."""
+    async with ServerClient(home.where.address, seconds=TIMEOUT) as client:
+        yield client, (await client.create_workspace(str(home.work))).id

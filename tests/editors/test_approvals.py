@@ -1,4 +1,4 @@
-"""What an editor is asked, and when it is not; and the order in which it is told."""
+"""Approval requests to an editor, their omission, and the order of its updates."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,8 +19,8 @@ Json = dict[str, Any]
 S, OWN, OTHER = SessionId("s"), RunId("own"), RunId("other")
 
 
-class Desk:
-    """An editor and the ground its asks stand on; requests to the server are written down."""
+class ApprovalFixture:
+    """An editor with the dependencies of its approvals; requests to the server are recorded."""
 
     def __init__(self) -> None:
         self.workspace = WorkspaceId("w")
@@ -88,8 +88,8 @@ def _ask(run: RunId = OWN, *, insists: bool = False) -> PermissionRequest:
     )
 
 
-def _asked(desk: Desk, ask: PermissionRequest) -> None:
-    desk.asking.on_event(PermissionRequestEvent(Change("created", ask)))
+def _is_requested(fixture: ApprovalFixture, ask: PermissionRequest) -> None:
+    fixture.asking.on_event(PermissionRequestEvent(Change("created", ask)))
 
 
 @pytest.mark.parametrize(
@@ -103,26 +103,26 @@ def _asked(desk: Desk, ask: PermissionRequest) -> None:
     ],
 )
 @pytest.mark.parametrize("when", ["before", "while it is open"])
-async def test_who_is_not_asked_any_more(mode: str, run: RunId, insists: bool, is_asked: bool, when: str) -> None:
-    """Only about what the editor itself has sent, and never about what insists."""
-    desk = Desk()
+async def test_requests_that_are_omitted(mode: str, run: RunId, insists: bool, is_asked: bool, when: str) -> None:
+    """Only for prompts of the editor itself, and never for requests that insist."""
+    fixture = ApprovalFixture()
     if when == "before":
-        desk.modes[S] = mode
-        _asked(desk, _ask(run, insists=insists))
+        fixture.modes[S] = mode
+        _is_requested(fixture, _ask(run, insists=insists))
     else:
-        _asked(desk, _ask(run, insists=insists))
-        await desk.until(lambda: desk.answers)
-        desk.modes[S] = mode
+        _is_requested(fixture, _ask(run, insists=insists))
+        await fixture.until(lambda: fixture.answers)
+        fixture.modes[S] = mode
         if mode == "yolo":
-            desk.asking.allow_all(S)
-    await desk.until(lambda: desk.answers if is_asked else desk.requests)
+            fixture.asking.allow_all(S)
+    await fixture.until(lambda: fixture.answers if is_asked else fixture.requests)
     for _ in range(20):
         await asyncio.sleep(0)
     permission = {"id": "a", "params": {"command": "x"}}
-    assert desk.requests == ([] if is_asked else [("allow", permission)])
+    assert fixture.requests == ([] if is_asked else [("allow", permission)])
     if when != "before" and not is_asked:
-        assert ("$/cancel_request", {"requestId": 1}) in desk.sent
-    await desk.close()
+        assert ("$/cancel_request", {"requestId": 1}) in fixture.sent
+    await fixture.close()
 
 
 @pytest.mark.parametrize(
@@ -138,39 +138,39 @@ async def test_who_is_not_asked_any_more(mode: str, run: RunId, insists: bool, i
         ({}, "cancel"),
     ],
 )
-async def test_what_an_answer_does(outcome: Json, request_: str) -> None:
-    desk = Desk()
-    _asked(desk, _ask())
-    await desk.until(lambda: desk.answers)
-    _asked(desk, _ask())
-    desk.answers[0].set_result({"outcome": outcome})
-    await desk.until(lambda: desk.requests)
-    assert [name for name, _ in desk.requests] == [request_]
-    assert len(desk.answers) == 1, "it is asked once"
-    await desk.close()
+async def test_effect_of_answer(outcome: Json, request_: str) -> None:
+    fixture = ApprovalFixture()
+    _is_requested(fixture, _ask())
+    await fixture.until(lambda: fixture.answers)
+    _is_requested(fixture, _ask())
+    fixture.answers[0].set_result({"outcome": outcome})
+    await fixture.until(lambda: fixture.requests)
+    assert [name for name, _ in fixture.requests] == [request_]
+    assert len(fixture.answers) == 1, "it is asked once"
+    await fixture.close()
 
 
 @pytest.mark.parametrize("how", ["granted", "denied", "withdrawn", "open"])
-async def test_what_was_answered_elsewhere_is_withdrawn(how: str) -> None:
-    desk = Desk()
-    _asked(desk, _ask())
-    await desk.until(lambda: desk.answers)
+async def test_request_answered_elsewhere_is_withdrawn(how: str) -> None:
+    fixture = ApprovalFixture()
+    _is_requested(fixture, _ask())
+    await fixture.until(lambda: fixture.answers)
     notice = PermissionNotification(
         ToolCallId("c"), how == "granted", how == "denied", "a", S, withdrawn=how == "withdrawn"
     )
-    desk.asking.on_event(PermissionNotificationEvent(Change("updated", notice)))
+    fixture.asking.on_event(PermissionNotificationEvent(Change("updated", notice)))
     if how == "open":
-        desk.answers[0].set_result({"outcome": {"outcome": "selected", "optionId": "allow"}})
-        await desk.until(lambda: desk.requests)
+        fixture.answers[0].set_result({"outcome": {"outcome": "selected", "optionId": "allow"}})
+        await fixture.until(lambda: fixture.requests)
     else:
-        await desk.until(lambda: ("$/cancel_request", {"requestId": 1}) in desk.sent)
-        assert desk.requests == []
-    await desk.close()
+        await fixture.until(lambda: ("$/cancel_request", {"requestId": 1}) in fixture.sent)
+        assert fixture.requests == []
+    await fixture.close()
 
 
-async def test_what_waits_for_a_slow_editor_is_joined_and_keeps_its_order() -> None:
-    desk = Desk()
-    desk.held = asyncio.Event()
+async def test_updates_for_slow_editor_are_merged_in_order() -> None:
+    fixture = ApprovalFixture()
+    fixture.held = asyncio.Event()
 
     def chunk(text: str, kind: str = "agent_message_chunk") -> Json:
         return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
@@ -178,7 +178,7 @@ async def test_what_waits_for_a_slow_editor_is_joined_and_keeps_its_order() -> N
     def call(name: str, **more: object) -> Json:
         return {"sessionUpdate": "tool_call_update", "toolCallId": name, **more}
 
-    desk.editor.send_update("s", chunk("first"))
+    fixture.editor.send_update("s", chunk("first"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     for session, update in (
@@ -192,15 +192,15 @@ async def test_what_waits_for_a_slow_editor_is_joined_and_keeps_its_order() -> N
         ("s", {"sessionUpdate": "plan", "entries": []}),
         ("s", {"sessionUpdate": "plan", "entries": [1]}),
     ):
-        desk.editor.send_update(session, update)
-    flushed = start(desk.editor.flush())
+        fixture.editor.send_update(session, update)
+    flushed = start(fixture.editor.flush())
     await asyncio.sleep(0)
     assert not flushed.done()
-    desk.editor.send_update("s", chunk("after"))
-    desk.held.set()
+    fixture.editor.send_update("s", chunk("after"))
+    fixture.held.set()
     await flushed
-    await desk.until(lambda: len(desk.sent) == 9)
-    assert [(params["sessionId"], params["update"]) for _, params in desk.sent] == [
+    await fixture.until(lambda: len(fixture.sent) == 9)
+    assert [(params["sessionId"], params["update"]) for _, params in fixture.sent] == [
         ("s", chunk("first")),
         ("s", chunk("ab")),
         ("t", chunk("c")),
@@ -211,17 +211,17 @@ async def test_what_waits_for_a_slow_editor_is_joined_and_keeps_its_order() -> N
         ("s", {"sessionUpdate": "plan", "entries": [1]}),
         ("s", chunk("after")),
     ]
-    await desk.close()
+    await fixture.close()
 
 
-async def test_what_belongs_to_a_new_session_is_told_after_its_name_and_once() -> None:
-    desk = Desk()
-    desk.editor.send_update_after_response("new", {"sessionUpdate": "plan", "entries": []})
+async def test_updates_of_new_session_follow_its_id_once() -> None:
+    fixture = ApprovalFixture()
+    fixture.editor.send_update_after_response("new", {"sessionUpdate": "plan", "entries": []})
     for result in ({"sessionId": "other"}, {"sessionId": "new"}, {"sessionId": "new"}, {}):
-        before = len(desk.sent)
-        desk.pipes.on_sent({"id": 1, "result": result})
-        await desk.editor.flush()
+        before = len(fixture.sent)
+        fixture.pipes.on_sent({"id": 1, "result": result})
+        await fixture.editor.flush()
         if result == {"sessionId": "other"}:
-            assert len(desk.sent) == before == 0
-    assert [params["sessionId"] for _, params in desk.sent] == ["new"]
-    await desk.close()
+            assert len(fixture.sent) == before == 0
+    assert [params["sessionId"] for _, params in fixture.sent] == ["new"]
+    await fixture.close()

@@ -1,4 +1,4 @@
-"""Real clients of the protocol, from the registries: acpx, which has no screen, and Toad, in a real terminal."""
+"""Real clients of the protocol: acpx, which has no screen, and Toad, in a real terminal."""
 
 import json
 import os
@@ -22,7 +22,7 @@ WRITE = 'tool=write {"file_path": "made.txt", "content": "one\\ntwo\\n"}'
 
 
 @pytest.mark.skipif(not ACPX.exists() or shutil.which("node") is None, reason="scripts/test installs it")
-def test_acpx_asks_and_is_answered(home: IsolatedHome) -> None:
+def test_acpx_prompt_and_approval(home: IsolatedHome) -> None:
     command = [str(ACPX), "--agent", AGENT, "--approve-all", "--format", "json", "exec", f"think words=4 {WRITE}"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT, check=False, cwd=home.work, env=home.environment
@@ -40,7 +40,7 @@ def test_acpx_asks_and_is_answered(home: IsolatedHome) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(not TOAD.exists(), reason="scripts/toad puts it there")
 def test_toad_shows_a_session(terminal: Terminal) -> None:
-    """A turn, a question with its answer, a cancel; and the session is there for the other clients."""
+    """A turn, a question with its answer, a cancel; and the session is visible to other clients."""
     agent = terminal.root / "agent"
     agent.write_text(f"#!/bin/sh\nunset PYTHONHOME PYTHONPATH\n{_path()}exec {AGENT}\n")
     agent.chmod(0o755)
@@ -69,7 +69,7 @@ def test_toad_shows_a_session(terminal: Terminal) -> None:
 
 
 def _outcomes(terminal: Terminal) -> list[str | None]:
-    """How the runs of its directory ended, newest first, as another client sees it."""
+    """Return the outcomes of the runs of its directory, newest first, as another client sees them."""
     command = [sys.executable, "-m", "holdfast", "runs", "list", "--json"]
     said = subprocess.run(command, capture_output=True, check=True, cwd=terminal.project, env=terminal.environment)
     return [run.get("outcome") for run in json.loads(said.stdout)]
@@ -82,11 +82,11 @@ def _send(terminal: Terminal, text: str) -> None:
 
 
 def _path() -> str:
-    """Where this package is, if it is not installed."""
+    """Return the location of this package, if it is not installed."""
     return f"export PYTHONPATH={os.environ['PYTHONPATH']}\n" if "PYTHONPATH" in os.environ else ""
 
 
-def test_without_the_package_it_says_what_to_do(alone: IsolatedHome) -> None:
+def test_missing_package_is_explained(alone: IsolatedHome) -> None:
     missing = "import sys; sys.modules['acp'] = None; sys.argv = ['holdfast', 'acp']"
     code = f"{missing}\nfrom holdfast.cli.main import main\nmain()"
     process = alone.start(code=code)

@@ -1,4 +1,4 @@
-"""What an editor sees and does, over real pipes, with the protocol's own client."""
+"""Behaviour of an editor over real pipes, with the protocol's own client."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ from acp.helpers import embedded_text_resource
 from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities, McpServerStdio
 
 from cli.isolated_home import IsolatedHome
-from editors.editor_client import TIMEOUT, Desk, desk, server_client
+from editors.editor_client import TIMEOUT, EditorClient, editor_client, server_client
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, McpEvent
@@ -45,25 +45,25 @@ PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def kept(home: IsolatedHome) -> AsyncIterator[Desk]:
-    """One editor for most tests: to start one takes its time."""
+async def kept(home: IsolatedHome) -> AsyncIterator[EditorClient]:
+    """One editor for most tests, because starting one is slow."""
     shout = home.home / ".config" / "holdfast" / "commands" / "shout.md"
     shout.parent.mkdir(parents=True)
     shout.write_text("---\ndescription: Be loud\n---\nwords=$ARGUMENTS of this\n")
-    async with desk(home) as editor:
+    async with editor_client(home) as editor:
         yield editor
 
 
 @pytest.fixture
-def editor(kept: Desk, home: IsolatedHome) -> Desk:
-    """As if nothing had happened."""
-    kept.forget()
+def editor(kept: EditorClient, home: IsolatedHome) -> EditorClient:
+    """Reset the editor."""
+    kept.clear()
     (home.work / "note.txt").unlink(missing_ok=True)
     return kept
 
 
-async def test_a_turn_is_told_as_it_goes(home: IsolatedHome, editor: Desk) -> None:
-    """Thoughts, text, tools with their kinds and places, the plan; all of it before the answer to the prompt."""
+async def test_turn_is_streamed(home: IsolatedHome, editor: EditorClient) -> None:
+    """Thoughts, text, tools with their kinds and locations, the plan; all before the response to the prompt."""
     todos = json.dumps({"todos": [{"content": "Look", "status": "in_progress", "active_form": "Looking"}]})
     (home.work / "a.py").write_text("print(1)\n")
     session = await editor.session()
@@ -87,7 +87,7 @@ async def test_a_turn_is_told_as_it_goes(home: IsolatedHome, editor: Desk) -> No
 
 
 async def test_everything_on_stdout_is_the_protocol(alone: IsolatedHome) -> None:
-    """Nonsense on stdin is passed over, and the end of it is the end."""
+    """Invalid input on stdin is skipped, and its end is the end of the process."""
     process = await asyncio.create_subprocess_exec(
         *_command(), env=alone.environment, cwd=alone.work, stdin=-1, stdout=-1, stderr=-1
     )
@@ -117,7 +117,7 @@ async def test_everything_on_stdout_is_the_protocol(alone: IsolatedHome) -> None
     assert "absolute" in str(answers[5]["error"])
 
 
-async def test_a_change_is_shown_before_it_is_allowed(home: IsolatedHome, editor: Desk) -> None:
+async def test_change_is_shown_before_approval(home: IsolatedHome, editor: EditorClient) -> None:
     session = await editor.session()
     done = await editor.prompt(session, f"please {WRITE}")
     assert done.stop_reason == "end_turn"
@@ -131,7 +131,7 @@ async def test_a_change_is_shown_before_it_is_allowed(home: IsolatedHome, editor
     told = editor.calls(session)[call.tool_call_id]
     assert (told["status"], told["locations"]) == ("completed", [{"path": place}])
     assert (home.work / "note.txt").read_text() == "one\ntwo\n"
-    # The same once more, refused: the turn is over, and the call is not left open.
+    # The same once more, denied: the turn is over, and the call is not left open.
     (home.work / "note.txt").unlink()
     editor.choose = lambda _: "deny"
     done = await editor.prompt(session, f"again {WRITE}")
@@ -140,23 +140,25 @@ async def test_a_change_is_shown_before_it_is_allowed(home: IsolatedHome, editor
     assert not (home.work / "note.txt").exists()
 
 
-async def test_what_somebody_else_answers_is_withdrawn(home: IsolatedHome, editor: Desk) -> None:
-    """R10: the first answer counts, and the question is gone everywhere."""
+async def test_r10_request_answered_elsewhere_is_withdrawn(home: IsolatedHome, editor: EditorClient) -> None:
+    """R10: the first answer counts, and the request is closed everywhere."""
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         editor.choose = lambda _: None
         prompt = start(editor.prompt(session, f"please {WRITE}"))
         await editor.until(lambda: editor.asked)
-        asks = [ask for ask in await client.pending_permissions(workspace) if ask.session_id == session]
-        await client.grant(workspace, {"permission": {"id": asks[0].id, "params": asks[0].params}, "action": "allow"})
+        requests = [ask for ask in await client.pending_permissions(workspace) if ask.session_id == session]
+        await client.grant(
+            workspace, {"permission": {"id": requests[0].id, "params": requests[0].params}, "action": "allow"}
+        )
         assert (await prompt).stop_reason == "end_turn"
         request = next(item for item in editor.raw if item.get("method") == "session/request_permission")
         withdrawn = [item["params"] for item in editor.raw if item.get("method") == "$/cancel_request"]
         assert withdrawn == [{"requestId": request["id"]}]
 
 
-async def test_cancelling_ends_the_turn_as_cancelled(home: IsolatedHome, editor: Desk) -> None:
-    """Also with a question open, and also before the prompt has arrived anywhere."""
+async def test_cancelling_ends_the_turn_as_cancelled(home: IsolatedHome, editor: EditorClient) -> None:
+    """Also with an open question, and before the prompt was received."""
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         prompt = start(editor.prompt(session, "words=5000 pause=10"))
@@ -173,11 +175,11 @@ async def test_cancelling_ends_the_turn_as_cancelled(home: IsolatedHome, editor:
         assert {run.outcome for run in runs} == {"cancelled"}
 
 
-async def test_a_session_is_loaded_listed_and_resumed(home: IsolatedHome, editor: Desk) -> None:
+async def test_a_session_is_loaded_listed_and_resumed(home: IsolatedHome, editor: EditorClient) -> None:
     session = await editor.session()
     await editor.prompt(session, "think words=3 tool=ls")
     before = editor.text(session), editor.calls(session)
-    async with desk(home) as other:
+    async with editor_client(home) as other:
         listed = await other.agent.list_sessions(cwd=other.cwd)
         assert session in [item.session_id for item in listed.sessions]
         assert all(item.cwd == other.cwd and item.updated_at for item in listed.sessions)
@@ -189,23 +191,23 @@ async def test_a_session_is_loaded_listed_and_resumed(home: IsolatedHome, editor
         assert other.text(session) == before[0]
         assert _shown(other.calls(session)) == _shown(before[1])
     await editor.agent.close_session(session_id=session)
-    editor.forget()
+    editor.clear()
     await editor.agent.resume_session(session_id=session, cwd=editor.cwd)
     assert not editor.text(session, "user_message_chunk")
     await editor.prompt(session, "words=2")
     assert editor.text(session) == "word1 word2"
     with pytest.raises(RequestError, match="no such session"):
         await editor.agent.load_session(cwd=editor.cwd, session_id="nobody")
-    assert "not open here" in await editor.refused("nobody", "words=1")
+    assert "not open here" in await editor.prompt_error("nobody", "words=1")
     await editor.agent.close_session(session_id=session)
-    assert "not open here" in await editor.refused(session, "words=1")
+    assert "not open here" in await editor.prompt_error(session, "words=1")
 
 
 def _shown(calls: dict[str, dict[str, object]]) -> list[object]:
     return [[item.get(key) for key in ("title", "kind", "status", "content")] for item in calls.values()]
 
 
-async def test_images_and_files_go_with_a_prompt(home: IsolatedHome, editor: Desk) -> None:
+async def test_images_and_files_are_attached(home: IsolatedHome, editor: EditorClient) -> None:
     (home.work / "a b.py").write_text("x = 1\n")
     uri = (home.work / "a b.py").as_uri()
     async with server_client(home) as (client, workspace):
@@ -227,13 +229,13 @@ async def test_images_and_files_go_with_a_prompt(home: IsolatedHome, editor: Des
                 await editor.agent.prompt(session_id=session, prompt=[text_block("see"), bad])
 
 
-async def test_what_others_do_in_the_session_is_seen(home: IsolatedHome, editor: Desk) -> None:
+async def test_actions_of_other_clients_are_shown(home: IsolatedHome, editor: EditorClient) -> None:
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         await client.send_prompt(workspace, AgentMessage(SessionId(session), "words=4 from elsewhere", RunId("")))
         await editor.until(lambda: editor.text(session) == "word1 word2 word3 word4")
         assert editor.text(session, "user_message_chunk") == "words=4 from elsewhere"
-        # And it can be stopped from here.
+        # It can be cancelled from here.
         await client.send_prompt(workspace, AgentMessage(SessionId(session), "words=5000 pause=10", RunId("other")))
         await editor.until(lambda: "word6" in editor.text(session))
         await editor.agent.cancel(session_id=session)
@@ -247,11 +249,11 @@ async def _ended(client: Client, workspace: WorkspaceId, run: RunId) -> None:
                 return
 
 
-async def test_the_server_may_be_killed(alone: IsolatedHome) -> None:
-    """C-46: what was at work is told as an error, and the next prompt finds a new server."""
-    async with desk(alone) as editor:
+async def test_c46_killed_server_is_replaced(alone: IsolatedHome) -> None:
+    """C-46: the active run is reported as an error, and the next prompt starts a new server."""
+    async with editor_client(alone) as editor:
         session = await editor.session()
-        prompt = start(editor.refused(session, "words=5000 pause=10"))
+        prompt = start(editor.prompt_error(session, "words=5000 pause=10"))
         await editor.until(lambda: "word3" in editor.text(session))
         process = alone.server_process()
         assert process is not None
@@ -267,13 +269,13 @@ async def test_the_server_may_be_killed(alone: IsolatedHome) -> None:
         assert editor.text(session).endswith("word1 word2 word3")
 
 
-@pytest.mark.parametrize("asks", [WRITE, QUESTION])
-async def test_what_a_killed_server_had_asked_is_withdrawn(alone: IsolatedHome, asks: str) -> None:
-    """R10: the editor's question goes with the run that asked; an answer to it would be one to nobody."""
-    async with desk(alone) as editor:
+@pytest.mark.parametrize("requests", [WRITE, QUESTION])
+async def test_r10_requests_of_killed_server_are_withdrawn(alone: IsolatedHome, requests: str) -> None:
+    """R10: the request ends with its run; a later answer has no effect."""
+    async with editor_client(alone) as editor:
         session = await editor.session()
         editor.choose = lambda _: None
-        prompt = start(editor.refused(session, f"please {asks}"))
+        prompt = start(editor.prompt_error(session, f"please {requests}"))
         await editor.until(lambda: editor.asked)
         process = alone.server_process()
         assert process is not None
@@ -287,8 +289,8 @@ async def test_what_a_killed_server_had_asked_is_withdrawn(alone: IsolatedHome, 
         assert editor.text(session).endswith("word1 word2")
 
 
-async def test_two_modes(home: IsolatedHome, editor: Desk) -> None:
-    """Yolo asks nobody; it counts for prompts of this editor alone."""
+async def test_two_modes(home: IsolatedHome, editor: EditorClient) -> None:
+    """Yolo requires no approval; it applies to prompts of this editor only."""
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         await editor.agent.set_session_mode(session_id=session, mode_id="yolo")
@@ -298,7 +300,7 @@ async def test_two_modes(home: IsolatedHome, editor: Desk) -> None:
         assert (await client.get_skip(workspace)).skip is False
         (run,) = await client.list_runs(workspace, session=SessionId(session))
         assert run.yolo
-        # Chosen while somebody is asked, it is the answer.
+        # Selected during a request, it is the answer.
         (home.work / "note.txt").unlink()
         await editor.agent.set_session_mode(session_id=session, mode_id="ask")
         editor.choose = lambda _: None
@@ -311,10 +313,10 @@ async def test_two_modes(home: IsolatedHome, editor: Desk) -> None:
             await editor.agent.set_session_mode(session_id=session, mode_id="rage")
 
 
-async def test_errors_in_the_settings_are_shown_and_a_deny_rule_that_cannot_be_read_is_asked_about(
-    home: IsolatedHome, editor: Desk
+async def test_settings_errors_are_shown_and_unreadable_deny_rule_needs_approval(
+    home: IsolatedHome, editor: EditorClient
 ) -> None:
-    """Also in the editor's yolo mode; the rules that would be saved are shown whole."""
+    """Also in the editor's yolo mode; the rules to be saved are shown in full."""
     settings = home.work / "holdfast.toml"
     settings.write_text("permissions.deny = ['bahs(x)']\n")
     try:
@@ -334,7 +336,7 @@ async def test_errors_in_the_settings_are_shown_and_a_deny_rule_that_cannot_be_r
     assert "Always allow saves: `write:write(note.txt)`" in json.dumps(editor.asked[0], default=str)
 
 
-async def test_slash_commands(home: IsolatedHome, editor: Desk) -> None:
+async def test_slash_commands(home: IsolatedHome, editor: EditorClient) -> None:
     async with server_client(home) as (client, workspace):
         session = await editor.session()
         await editor.prompt(session, f"please {WRITE}")
@@ -360,48 +362,48 @@ QUESTIONS = [
 ]
 
 
-def _asking() -> str:
+def _question_step() -> str:
     return f"tool=question {json.dumps({'questions': QUESTIONS})}"
 
 
-async def test_questions_are_asked_one_by_one(home: IsolatedHome, editor: Desk) -> None:
-    """Where an editor has no forms; what is to be written freely is skipped."""
+async def test_questions_are_asked_one_by_one(home: IsolatedHome, editor: EditorClient) -> None:
+    """For editors without forms; questions with free text are skipped."""
     session = await editor.session()
     editor.choose = lambda options: options[-2].option_id if len(options) > 1 else "skip"
-    await editor.prompt(session, _asking())
+    await editor.prompt(session, _question_step())
     assert [call.title for call, _ in editor.asked] == ["Shall I?", "Which?", "Why?"]
-    said = _answered(editor, session)
+    said = _answer_all(editor, session)
     assert 'User selected: ["blue"]' in said
     assert "User answered: no" in said
     assert "skipped" in said
 
 
-async def test_questions_are_a_form_where_there_are_forms(home: IsolatedHome) -> None:
+async def test_questions_use_form_if_supported(home: IsolatedHome) -> None:
     able = ClientCapabilities(elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()))
-    async with desk(home, able) as editor:
+    async with editor_client(home, able) as editor:
         session = await editor.session()
-        await editor.prompt(session, _asking())
+        await editor.prompt(session, _question_step())
         fields = editor.forms[0]["requestedSchema"]["properties"]
         assert [field["type"] for field in fields.values()] == ["boolean", "string", "string"]
         assert not editor.asked
-        said = _answered(editor, session)
+        said = _answer_all(editor, session)
         assert all(word in said for word in ("yes", "red", "because"))
 
 
-def _answered(editor: Desk, session: str) -> str:
+def _answer_all(editor: EditorClient, session: str) -> str:
     (call,) = editor.calls(session).values()
     assert call["status"] == "completed"
     return str(call["content"])
 
 
-async def test_servers_of_tools_that_an_editor_brings_along(home: IsolatedHome) -> None:
-    """They are there for its prompts, and go when it does; nothing of them is kept."""
+async def test_mcp_servers_of_editor(home: IsolatedHome) -> None:
+    """They are available for its prompts and end with it; nothing of them is stored."""
     program = str(Path(sys.executable).parent / "mcp-server-time")
     clock = McpServerStdio(name="my clock!", command=program, args=["--local-timezone", "UTC"], env=[])
     async with server_client(home) as (client, workspace):
-        async with desk(home) as editor:
+        async with editor_client(home) as editor:
             session = (await editor.agent.new_session(cwd=editor.cwd, mcp_servers=[clock])).session_id
-            await _stands(client, workspace, {"my_clock": "connected"})
+            await _wait_for_state(client, workspace, {"my_clock": "connected"})
             editor.choose = lambda _: "allow"
             await editor.prompt(session, 'tool=mcp_my_clock_get_current_time {"timezone": "UTC"}')
             (call,) = editor.calls(session).values()
@@ -410,10 +412,10 @@ async def test_servers_of_tools_that_an_editor_brings_along(home: IsolatedHome) 
             async with Client(home.where.address) as stranger:
                 with pytest.raises(ServerProblem, match="no open stream"):
                     await stranger.mcp_lend(workspace, {"x": McpSettings(command="true")})
-        await _stands(client, workspace, {})
+        await _wait_for_state(client, workspace, {})
 
 
-async def _stands(client: Client, workspace: WorkspaceId, wanted: dict[str, str]) -> None:
+async def _wait_for_state(client: Client, workspace: WorkspaceId, wanted: dict[str, str]) -> None:
     async with asyncio.timeout(TIMEOUT), client.events(workspace, since=0) as events:
         async for item in events:
             if isinstance(item.event, HelloEvent | McpEvent):

@@ -1,4 +1,4 @@
-"""How asks look in an editor, and what its answers mean: every option, every type of question."""
+"""Presentation of requests in an editor, and the meaning of its answers: every option, every type of question."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def _ask(tool: str = "bash", **more: Any) -> PermissionRequest:  # noqa: ANN401 
     return PermissionRequest("a", S, CALL, tool, run_id=RunId("r"), **{**fields, **more})
 
 
-def _narrator(tool: str = "", input: str = "") -> SessionUpdates:
+def _session_updates(tool: str = "", input: str = "") -> SessionUpdates:
     narrator = SessionUpdates(S, "/w")
     if tool:
         part = ToolCallPart(ToolCall(CALL, tool, input, finished=True))
@@ -38,8 +38,8 @@ def _text(text: str) -> Json:
     return {"type": "content", "content": {"type": "text", "text": text}}
 
 
-def test_a_permission_is_shown_with_all_that_is_known_of_it() -> None:
-    asked = permission_params(_ask(why="It is new.", rules=("bash(make *)", "bash(x)")), _narrator(), "/w")
+def test_permission_request_has_all_details() -> None:
+    asked = permission_params(_ask(why="It is new.", rules=("bash(make *)", "bash(x)")), _session_updates(), "/w")
     assert asked["sessionId"] == S
     assert asked["toolCall"] == {
         "toolCallId": CALL,
@@ -57,22 +57,24 @@ def test_a_permission_is_shown_with_all_that_is_known_of_it() -> None:
     ]
 
 
-def test_what_has_no_reason_and_no_rule_has_neither() -> None:
-    asked = permission_params(_ask(description=""), _narrator(), "/w")
+def test_request_without_reason_and_rule() -> None:
+    asked = permission_params(_ask(description=""), _session_updates(), "/w")
     assert asked["toolCall"]["content"] == []
     assert [option["optionId"] for option in asked["options"]] == ["allow", "allow_session", "deny"]
 
 
-def test_a_change_is_shown_as_the_server_would_make_it() -> None:
-    """The call says what the model asked for, the request what would become of the file."""
+def test_change_is_shown_as_server_applies_it() -> None:
+    """The call contains the input of the model, the request the resulting file."""
     params = {"file_path": "/w/a.py", "old_content": "1\nx\n", "new_content": "1\ny\n"}
     call = '{"file_path": "a.py", "old_string": "x", "new_string": "y"}'
-    for narrator, raw in ((_narrator("edit", call), {"file_path": "a.py", "old_string": "x", "new_string": "y"}),):
+    for narrator, raw in (
+        (_session_updates("edit", call), {"file_path": "a.py", "old_string": "x", "new_string": "y"}),
+    ):
         told = permission_params(_ask("edit", description="", params=params), narrator, "/w")["toolCall"]
         assert told["content"] == [{"type": "diff", "path": "/w/a.py", "oldText": "1\nx\n", "newText": "1\ny\n"}]
         assert (told["title"], told["kind"], told["locations"]) == ("edit a.py", "edit", [{"path": "/w/a.py"}])
         assert told["rawInput"] == raw
-    bash = permission_params(_ask(params={**params, "command": "make"}), _narrator(), "/w")["toolCall"]
+    bash = permission_params(_ask(params={**params, "command": "make"}), _session_updates(), "/w")["toolCall"]
     assert [item["type"] for item in bash["content"]] == ["content"], "only what edits files has a difference"
 
 
@@ -140,7 +142,7 @@ def test_the_title_of_a_form() -> None:
 
 
 @pytest.mark.parametrize("kind", OFFERED)
-def test_a_question_where_there_are_no_forms(kind: QuestionKind) -> None:
+def test_question_without_form_support(kind: QuestionKind) -> None:
     options = [(item["optionId"], item["name"], item["kind"]) for item in question_options(_question(kind))]
     assert options == [*OFFERED[kind], ("", "Skip", "reject_once")]
     about = "It matters.\n\n**SQLite**: One file." if kind.endswith("choice") else "It matters."
@@ -170,7 +172,7 @@ ANSWERS: list[tuple[QuestionKind, object, QuestionAnswer]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "answer"), ANSWERS)
-def test_what_was_filled_in_is_the_answer(kind: QuestionKind, value: object, answer: QuestionAnswer) -> None:
+def test_form_values_are_the_answer(kind: QuestionKind, value: object, answer: QuestionAnswer) -> None:
     other = _question("yes_no", "other")
     assert form_answers(_batch(_question(kind), other), {"q": value, "other": True}) == [
         answer,
@@ -179,6 +181,6 @@ def test_what_was_filled_in_is_the_answer(kind: QuestionKind, value: object, ans
     assert form_answers(_batch(_question(kind)), {}) == [SKIPPED]
 
 
-def test_every_type_of_question_is_here() -> None:
+def test_every_question_type_is_covered() -> None:
     kinds = set(QuestionKind.__args__)  # type: ignore[attr-defined]
     assert kinds == set(KINDS) == set(OFFERED) == {kind for kind, _, _ in ANSWERS}

@@ -1,4 +1,4 @@
-"""The first words, which come before the protocol's own package has been loaded."""
+"""The initialize response, which is sent before the protocol package is loaded."""
 
 import subprocess
 import sys
@@ -11,14 +11,14 @@ from holdfast.acp.initialize import initialize_result, is_initialize_request, su
 from holdfast.acp.tool_calls import Json
 
 
-def test_it_says_what_the_protocol_wants_to_hear() -> None:
+def test_response_conforms_to_protocol() -> None:
     said = InitializeResponse.model_validate(initialize_result(PROTOCOL_VERSION))
     assert said.protocol_version == PROTOCOL_VERSION
     assert said.model_dump(by_alias=True, exclude_none=True, exclude_unset=True) == initialize_result(PROTOCOL_VERSION)
     assert initialize_result(PROTOCOL_VERSION + 8)["protocolVersion"] == PROTOCOL_VERSION
 
 
-def test_it_needs_nothing_that_is_slow_to_load() -> None:
+def test_no_slow_imports() -> None:
     script = "import sys, holdfast.acp.editor_connection; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"acp", "pydantic", "holdfast.acp.agent"} & set(done.stdout.split())
@@ -36,7 +36,7 @@ def test_it_needs_nothing_that_is_slow_to_load() -> None:
         {"params": {"protocolVersion": 1, "clientCapabilities": []}},
     ],
 )
-def test_what_is_odd_is_left_to_others(odd: Json) -> None:
+def test_unusual_request_is_left_to_protocol_package(odd: Json) -> None:
     usual: Json = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
     assert is_initialize_request(usual)
     changed = {key: value for key, value in (usual | odd).items() if key != "id" or value is not None}

@@ -1,4 +1,4 @@
-"""The order of the options that an editor shows: its dialog and its keys are its own."""
+"""The order of the options that an editor shows: its dialog and its keys are not ours."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from holdfast.domain.ids import RunId, SessionId, ToolCallId
 
 @pytest.mark.parametrize("rules", [(), ("bash(make *)",)])
 def test_always_is_never_the_first_option_nor_the_first_of_its_kind(rules: tuple[str, ...]) -> None:
-    """An editor that binds a key to a kind takes the first option of it: that one lasts for the session only."""
+    """An editor that binds a key to a kind uses its first option: that one lasts for the session only."""
     ask = PermissionRequest(
         id="a",
         session_id=SessionId("s"),

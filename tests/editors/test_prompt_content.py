@@ -1,4 +1,4 @@
-"""What editors send, taken in."""
+"""Conversion of prompt content sent by editors."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
 
 
-def test_servers_of_tools() -> None:
+def test_mcp_servers() -> None:
     given: list[Json] = [
         {"name": "files", "command": "/bin/files", "args": ["-v"], "env": [{"name": "A", "value": "1"}]},
         {"name": "Größe: 5 / x", "type": "http", "url": "https://x", "headers": [{"name": "H", "value": "v"}]},

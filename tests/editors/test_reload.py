@@ -1,7 +1,7 @@
-"""What an editor shows after events were missed is what it would show had it missed nothing.
+"""An editor shows the same state after missed events as without a gap.
 
-Two editors are in the same session, and the stream of one of them loses everything that happens in a scenario. After
-the gap both must show the same.
+Two editors are in the same session, and the stream of one of them loses all events of a scenario. After the gap both
+must show the same.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from client.lossy import lossy
-from client.missed import SCENARIOS, Scene, approve, attended, cancel, where_of
+from client.lossy_streams import lossy_streams
+from client.missed_events import SCENARIOS, MissedEventsFixture, approve, attended_workspace, cancel, location_of
 from e2e.tool_client import ToolClient
 from editors.editor_client import updates_of
 from holdfast.acp.editor_connection import EditorConnection, StdioPipes
@@ -29,8 +29,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 Json = dict[str, Any]
 
 
-class Screen:
-    """An editor's own connection: records updates, keeps requests open until a test answers or they are withdrawn."""
+class RecordingEditor:
+    """The connection of an editor: records updates, and keeps requests open until a test answers or they are
+    withdrawn.
+    """
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Json]] = []
@@ -74,7 +76,7 @@ class Screen:
         return any(update.get("title") == title for _, update in self.told)
 
     def shown(self, session: SessionId) -> Json:
-        """The state of a session as a person sees it now."""
+        """Return the visible state of a session."""
         own = [update for name, update in self.told if name == session]
         calls = updates_of([item for item in own if item["sessionUpdate"] in ("tool_call", "tool_call_update")])
         titles = [item["title"] for item in own if item["sessionUpdate"] == "session_info_update"]
@@ -94,22 +96,22 @@ class Screen:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def one() -> AsyncIterator[ToolClient]:
-    async with attended() as made:
+    async with attended_workspace() as made:
         yield made
 
 
 class Editors:
-    """Two of them in one session: `seeing` misses nothing, `missing` may."""
+    """Two editors in one session: `seeing` misses nothing, `missing` may."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: MissedEventsFixture) -> None:
         self.scene = scene
-        self.seeing = Screen()
-        self.missing = Screen()
+        self.seeing = RecordingEditor()
+        self.missing = RecordingEditor()
         self.lines: list[WorkspaceBridge] = []
 
     async def open(self) -> None:
         for screen in (self.missing, self.seeing):
-            line = WorkspaceBridge(where_of(self.scene.one), str(self.scene.one.project), (), screen.editor)
+            line = WorkspaceBridge(location_of(self.scene.one), str(self.scene.one.project), (), screen.editor)
             self.lines.append(line)
             await line.open()
             assert await line.attach(self.scene.session, replays=True)
@@ -121,7 +123,7 @@ class Editors:
             await screen.editor.close()
 
     async def settle(self) -> None:
-        """Return when both have dealt with everything up to now: a title marks the end."""
+        """Return when both have processed everything up to now: a title marks the end."""
         await self.scene.one.client.put_session(self.scene.one.workspace, self.scene.session, "the end")
         for screen in (self.seeing, self.missing):
             await screen.wait_until(partial(screen.has_title, "the end"))
@@ -129,8 +131,8 @@ class Editors:
 
 
 @asynccontextmanager
-async def _editors(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Scene, Editors]]:
-    scene = Scene(one, await one.session(), lossy(patch))
+async def _editors(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[MissedEventsFixture, Editors]]:
+    scene = MissedEventsFixture(one, await one.session(), lossy_streams(patch))
     editors = Editors(scene)
     await editors.open()
     try:
@@ -140,7 +142,7 @@ async def _editors(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_what_was_missed_is_made_up_for(name: str, one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missed_events_are_recovered(name: str, one: ToolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = SCENARIOS[name]
     async with _editors(one, monkeypatch) as (scene, editors):
         seeing, missing = editors.seeing, editors.missing
@@ -163,8 +165,8 @@ async def test_what_was_missed_is_made_up_for(name: str, one: ToolClient, monkey
 
 
 @pytest.mark.parametrize("how", [approve, cancel])
-async def test_the_end_of_a_prompt_of_its_own_is_learnt(
-    how: Callable[[Scene], Awaitable[None]], one: ToolClient, monkeypatch: pytest.MonkeyPatch
+async def test_missed_end_of_own_prompt_is_recovered(
+    how: Callable[[MissedEventsFixture], Awaitable[None]], one: ToolClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _editors(one, monkeypatch) as (scene, editors):
         line = editors.lines[0]

@@ -1,4 +1,4 @@
-"""What an editor is told: each thing once, whatever the order in which it is heard."""
+"""Session updates of an editor: each item once, in whatever order events arrive."""
 
 from typing import Any
 
@@ -46,8 +46,8 @@ def _call(id: str, input: str = "", *, finished: bool = True, name: str = "view"
     return ToolCallPart(ToolCall(ToolCallId(id), name, input, finished))
 
 
-def _result(id: str, content: str = "ok", *, is_error: bool = False, name: str = "view", told: str = "") -> Message:
-    result = ToolResult(ToolCallId(id), name, content, told, is_error)
+def _result(id: str, content: str = "ok", *, is_error: bool = False, name: str = "view", metadata: str = "") -> Message:
+    result = ToolResult(ToolCallId(id), name, content, metadata, is_error)
     return _message(ToolResultPart(result), id=f"result-{id}-{content}", role="tool")
 
 
@@ -55,108 +55,106 @@ def _delta(offset: int, text: str, part: int = 0) -> MessageDelta:
     return MessageDelta(S, M, part, offset, text)
 
 
-def _said(updates: list[Json], kind: str = "agent_message_chunk") -> str:
+def _text_of(updates: list[Json], kind: str = "agent_message_chunk") -> str:
     for update in updates:
         SessionNotification.model_validate({"sessionId": "s", "update": update})
     return "".join(item["content"]["text"] for item in updates if item["sessionUpdate"] == kind)
 
 
-def test_a_stored_message_that_lags_behind_its_deltas_says_nothing_new() -> None:
+def test_stored_message_behind_its_deltas_adds_nothing() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text("")))
     updates += narrator.delta(_delta(0, "one ")) + narrator.delta(_delta(4, "two "))
     updates += narrator.message(_message(_text("one ")))
     updates += narrator.delta(_delta(8, "three"))
     updates += narrator.message(_message(_text("one two three"), FinishPart(Finish("end_turn", 1))))
-    assert _said(updates) == "one two three"
-    assert not _said(updates, "agent_thought_chunk")
+    assert _text_of(updates) == "one two three"
+    assert not _text_of(updates, "agent_thought_chunk")
 
 
-def test_an_answer_that_begins_again_is_told_as_one() -> None:
+def test_restarted_response_is_one_message() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
     updates += narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "other"))
-    assert _said(updates) == "one twoother"
-    assert "request is repeated" in _said(updates, "agent_thought_chunk")
+    assert _text_of(updates) == "one twoother"
+    assert "request is repeated" in _text_of(updates, "agent_thought_chunk")
 
 
-def test_one_that_says_the_same_again_says_it_once() -> None:
+def test_repeated_text_is_sent_once() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
     updates += (
         narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one ")) + narrator.delta(_delta(4, "two 3"))
     )
-    assert _said(updates) == "one two 3"
+    assert _text_of(updates) == "one two 3"
 
 
 def test_a_hole_is_filled_by_the_whole_part() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(5, "late"))
     updates += narrator.part(MessagePart(S, M, 0, _text("earlylate")))
-    assert _said(updates) == "earlylate"
+    assert _text_of(updates) == "earlylate"
 
 
 @given(
     st.text(max_size=40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12), st.integers(0, 40)
 )
-def test_whatever_is_heard_in_whatever_pieces_is_told_once(
-    whole: str, cuts: list[tuple[int, int]], snapshot: int
-) -> None:
+def test_any_fragmentation_is_sent_once(whole: str, cuts: list[tuple[int, int]], snapshot: int) -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_text(whole[:snapshot])))
     for begin, size in cuts:
         at = min(begin, len(whole))
         updates += narrator.delta(_delta(at, whole[at : at + size]))
     updates += narrator.message(_message(_text(whole), FinishPart(Finish("end_turn", 1))))
-    assert _said(updates) == whole
+    assert _text_of(updates) == whole
 
 
-def test_calls_of_one_name_are_told_apart() -> None:
-    """Some models count their calls anew in every answer."""
+def test_calls_with_same_id_are_distinct() -> None:
+    """Some models restart the numbering of their calls in every response."""
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", finished=False)))
     updates += narrator.message(_message(_call("1", '{"file_path": "a"}')))
     updates += narrator.message(_result("1"))
     updates += narrator.message(_message(_call("1", '{"file_path": "b"}'), id="m2"))
     updates += narrator.message(_result("1", "no", is_error=True))
-    told = updates_of(updates)
-    assert [(item["title"], item["status"]) for item in told.values()] == [
+    metadata = updates_of(updates)
+    assert [(item["title"], item["status"]) for item in metadata.values()] == [
         ("view a", "completed"),
         ("view b", "failed"),
     ]
-    assert len({*told}) == 2
+    assert len({*metadata}) == 2
 
 
-def test_what_a_call_left_open_is_closed_with_its_run() -> None:
+def test_open_call_is_closed_with_its_run() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", "{}"), _call("2", "{}")))
     updates += narrator.message(_result("1")) + narrator.run_ended("cancelled") + narrator.run_ended("cancelled")
     assert [item["status"] for item in updates_of(updates).values()] == ["completed", "failed"]
 
 
-def test_what_a_command_prints_is_shown_bounded() -> None:
+def test_command_output_is_bounded() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", '{"command": "make"}', name="bash")))
     for number in range(3):
         updates += narrator.output(ToolOutput(S, M, ToolCallId("1"), number * 3000, f"{number}" * 3000))
-    (told,) = updates_of(updates).values()
-    assert (told["kind"], told["title"]) == ("execute", "make")
-    shown = told["content"][0]["content"]["text"]
+    (metadata,) = updates_of(updates).values()
+    assert (metadata["kind"], metadata["title"]) == ("execute", "make")
+    shown = metadata["content"][0]["content"]["text"]
     assert "2" * 3000 in shown
     assert len(shown) < 4_100
 
 
-def test_a_helper_is_shown_below_its_call() -> None:
+def test_sub_agent_is_shown_below_its_call() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(_call("1", '{"prompt": "look"}', name="agent")))
     helper = _message(_call("9", '{"pattern": "x"}', name="grep"), id="h")
     updates += narrator.subagent_steps(ToolCallId("1"), helper) + narrator.subagent_steps(ToolCallId("1"), helper)
-    (told,) = updates_of(updates).values()
-    assert told["content"][0]["content"]["text"] == "- grep x"
+    (metadata,) = updates_of(updates).values()
+    assert metadata["content"][0]["content"]["text"] == "- grep x"
     assert len(updates) == 2
 
 
-def test_a_replay_shows_what_the_editor_does_not_know() -> None:
+def test_replay_sends_missing_updates() -> None:
     narrator = SessionUpdates(S, "/w")
     narrator.own_runs.add(RunId("r"))
     prompt = _message(_text("hello"), role="user", id="u")
@@ -165,22 +163,22 @@ def test_a_replay_shows_what_the_editor_does_not_know() -> None:
     shell = _message(ShellCommandPart(ShellCommand("ls", "a\n", 1)), role="user", id="x")
     failed = _message(FinishPart(Finish("error", 1, "Provider error", "The key is wrong.")))
     updates = [update for item in (prompt, shell, failed) for update in other.message(item, is_replay=True)]
-    assert _said(updates, "user_message_chunk") == "hello"
+    assert _text_of(updates, "user_message_chunk") == "hello"
     assert [item["status"] for item in updates if item["sessionUpdate"] == "tool_call"] == ["failed"]
-    assert "The key is wrong." in _said(updates)
+    assert "The key is wrong." in _text_of(updates)
 
 
 def test_thoughts_are_thoughts() -> None:
     narrator = SessionUpdates(S, "/w")
     updates = narrator.message(_message(ReasoningPart(Reasoning("hm", "")), _text("so")))
-    assert (_said(updates, "agent_thought_chunk"), _said(updates)) == ("hm", "so")
+    assert (_text_of(updates, "agent_thought_chunk"), _text_of(updates)) == ("hm", "so")
 
 
-def test_changes_and_places() -> None:
+def test_diffs_and_locations() -> None:
     edit = {"file_path": "src/a.py", "old_string": "x", "new_string": "y"}
     assert file_diffs(edit, {}, "/w") == [{"type": "diff", "path": "/w/src/a.py", "oldText": "x", "newText": "y"}]
-    told = {"old_content": "whole x", "new_content": "whole y"}
-    assert file_diffs(edit, told, "/w")[0]["newText"] == "whole y"
+    metadata = {"old_content": "whole x", "new_content": "whole y"}
+    assert file_diffs(edit, metadata, "/w")[0]["newText"] == "whole y"
     many = {
         "file_path": "/w/a",
         "edits": [{"old_string": "", "new_string": "1"}, {"old_string": "2", "new_string": "3"}],
@@ -193,7 +191,7 @@ def test_changes_and_places() -> None:
     assert call_title("todos", {}, "/w") == "todos"
 
 
-def test_prompts_are_taken_in() -> None:
+def test_prompt_conversion() -> None:
     blocks = [{"type": "text", "text": "See "}, {"type": "resource_link", "uri": "file:///w/a.py", "name": "a.py"}]
     assert parse_prompt([*blocks, {"type": "text", "text": ", please"}], "/w")[0] == "See @a.py, please"
     blob = {"type": "resource", "resource": {"uri": "file:///x/b.bin", "blob": "AAE=", "mimeType": "x/y"}}

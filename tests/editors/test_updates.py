@@ -1,4 +1,4 @@
-"""Every update that an editor is sent, whole: calls and their results, plans, titles, sizes, files."""
+"""Every update to an editor in full: calls and their results, plans, titles, sizes, files."""
 
 import json
 from typing import Any
@@ -45,8 +45,8 @@ def _result(content: str = "ok", *, name: str = "view", **more: Any) -> ToolResu
     return ToolResult(C, name, content, **{"metadata": "", "is_error": False, **more})
 
 
-def _taken(narrator: SessionUpdates, result: ToolResult) -> list[Json]:
-    return narrator.message(_message(ToolResultPart(result), id=f"result-{result.content}", role="tool"))
+def _add_result(session_updates: SessionUpdates, result: ToolResult) -> list[Json]:
+    return session_updates.message(_message(ToolResultPart(result), id=f"result-{result.content}", role="tool"))
 
 
 def _block(text: str) -> Json:
@@ -56,14 +56,14 @@ def _block(text: str) -> Json:
 # Calls
 
 
-def test_a_call_from_its_first_letter_to_its_result() -> None:
-    narrator = SessionUpdates(S, "/w")
-    assert narrator.message(_message(_call('{"file_', finished=False))) == [
+def test_call_from_first_delta_to_result() -> None:
+    session_updates = SessionUpdates(S, "/w")
+    assert session_updates.message(_message(_call('{"file_', finished=False))) == [
         {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "view", "kind": "read", "status": "pending"}
     ]
-    assert narrator.tool_call(C) == (ToolCall(C, "view", '{"file_', False), "1")
+    assert session_updates.tool_call(C) == (ToolCall(C, "view", '{"file_', False), "1")
     whole = _message(_call({"file_path": "a.py"}))
-    assert narrator.message(whole) == [
+    assert session_updates.message(whole) == [
         {
             "sessionUpdate": "tool_call_update",
             "toolCallId": "1",
@@ -74,85 +74,89 @@ def test_a_call_from_its_first_letter_to_its_result() -> None:
             "locations": [{"path": "/w/a.py"}],
         }
     ]
-    assert narrator.message(whole) == [], "what was told is not told again"
+    assert session_updates.message(whole) == [], "what was told is not told again"
     update = {"sessionUpdate": "tool_call_update", "toolCallId": "1"}
-    assert narrator.permission_status(C, is_open=True) == [{**update, "status": "pending"}]
-    assert narrator.permission_status(C, is_open=True) == []
-    assert narrator.permission_status(C, is_open=False) == [{**update, "status": "in_progress"}]
+    assert session_updates.permission_status(C, is_open=True) == [{**update, "status": "pending"}]
+    assert session_updates.permission_status(C, is_open=True) == []
+    assert session_updates.permission_status(C, is_open=False) == [{**update, "status": "in_progress"}]
     done = {**update, "status": "completed", "content": [_block("```\nok\n```")], "rawOutput": {"content": "ok"}}
-    assert _taken(narrator, _result()) == [done]
-    assert _taken(narrator, _result()) == []
-    assert narrator.permission_status(C, is_open=True) == narrator.run_ended("failed") == [], "it has ended"
+    assert _add_result(session_updates, _result()) == [done]
+    assert _add_result(session_updates, _result()) == []
+    assert session_updates.permission_status(C, is_open=True) == session_updates.run_ended("failed") == [], (
+        "it has ended"
+    )
 
 
 @pytest.mark.parametrize(
     ("outcome", "status"), [("completed", "completed"), ("cancelled", "failed"), ("failed", "failed")]
 )
 def test_a_run_that_ends_ends_its_calls(outcome: str, status: str) -> None:
-    narrator = SessionUpdates(S, "/w")
-    narrator.message(_message(_call({})))
-    assert [update["status"] for update in narrator.run_ended(outcome)] == [status]
-    assert narrator.run_ended("cancelled") == narrator.permission_status(C, is_open=True) == []
+    session_updates = SessionUpdates(S, "/w")
+    session_updates.message(_message(_call({})))
+    assert [update["status"] for update in session_updates.run_ended(outcome)] == [status]
+    assert session_updates.run_ended("cancelled") == session_updates.permission_status(C, is_open=True) == []
 
 
-def test_what_nobody_was_told_of_has_no_updates() -> None:
-    narrator = SessionUpdates(S, "/w")
-    assert _taken(narrator, _result()) == []
-    assert narrator.output(ToolOutput(S, M, C, 0, "x")) == []
-    assert narrator.subagent_steps(C, _message(_call({}))) == []
-    assert narrator.permission_status(C, is_open=True) == []
-    assert narrator.tool_call(C) == (None, C)
-    assert narrator.delta(MessageDelta(S, M, 0, 0, "x")) == []
-    assert narrator.part(MessagePart(S, M, 0, TextPart(Text("x")))) == []
+def test_unannounced_calls_have_no_updates() -> None:
+    session_updates = SessionUpdates(S, "/w")
+    assert _add_result(session_updates, _result()) == []
+    assert session_updates.output(ToolOutput(S, M, C, 0, "x")) == []
+    assert session_updates.subagent_steps(C, _message(_call({}))) == []
+    assert session_updates.permission_status(C, is_open=True) == []
+    assert session_updates.tool_call(C) == (None, C)
+    assert session_updates.delta(MessageDelta(S, M, 0, 0, "x")) == []
+    assert session_updates.part(MessagePart(S, M, 0, TextPart(Text("x")))) == []
 
 
-def test_a_change_is_shown_as_soon_as_it_is_asked_for() -> None:
-    narrator = SessionUpdates(S, "/w")
+def test_change_is_shown_when_requested() -> None:
+    session_updates = SessionUpdates(S, "/w")
     diff = {"type": "diff", "path": "/w/a", "newText": "new"}
-    (told,) = narrator.message(_message(_call({"file_path": "a", "content": "new"}, "write")))
-    assert told["content"] == [diff]
-    (told,) = SessionUpdates(S, "/w").message(_message(_call({"path": "a", "content": "new"}, "grep")))
-    assert "content" not in told
-    (told,) = SessionUpdates(S, "/w").message(_message(_call({"command": "make"}, "bash")))
-    assert told.keys() == {"sessionUpdate", "toolCallId", "title", "kind", "status", "rawInput"}
+    (metadata,) = session_updates.message(_message(_call({"file_path": "a", "content": "new"}, "write")))
+    assert metadata["content"] == [diff]
+    (metadata,) = SessionUpdates(S, "/w").message(_message(_call({"path": "a", "content": "new"}, "grep")))
+    assert "content" not in metadata
+    (metadata,) = SessionUpdates(S, "/w").message(_message(_call({"command": "make"}, "bash")))
+    assert metadata.keys() == {"sessionUpdate", "toolCallId", "title", "kind", "status", "rawInput"}
 
 
 def test_calls_with_the_same_id_have_names_of_their_own() -> None:
-    narrator = SessionUpdates(S, "/w")
+    session_updates = SessionUpdates(S, "/w")
     names = []
     for number in range(3):
-        updates = narrator.message(_message(_call({}), id=f"m{number}"))
+        updates = session_updates.message(_message(_call({}), id=f"m{number}"))
         names += [update["toolCallId"] for update in updates]
-        assert narrator.tool_call(C)[1] == names[-1]
+        assert session_updates.tool_call(C)[1] == names[-1]
     assert names[0] == "1"
     assert len(set(names)) == 3
 
 
 def test_output_grows_until_the_call_ends() -> None:
-    narrator = SessionUpdates(S, "/w")
-    narrator.message(_message(_call({"command": "make"}, "bash")))
-    shown = [narrator.output(ToolOutput(S, M, C, at, text)) for at, text in ((0, "a"), (1, "b"))]
+    session_updates = SessionUpdates(S, "/w")
+    session_updates.message(_message(_call({"command": "make"}, "bash")))
+    shown = [session_updates.output(ToolOutput(S, M, C, at, text)) for at, text in ((0, "a"), (1, "b"))]
     update = {"sessionUpdate": "tool_call_update", "toolCallId": "1"}
     assert shown == [[{**update, "content": [_block(f"```\n{text}\n```")]}] for text in ("a", "ab")]
-    _taken(narrator, _result(name="bash"))
-    narrator.message(_message(_call({"command": "make"}, "bash"), id="m2"))
-    (again,) = narrator.output(ToolOutput(S, M, C, 0, "c"))
+    _add_result(session_updates, _result(name="bash"))
+    session_updates.message(_message(_call({"command": "make"}, "bash"), id="m2"))
+    (again,) = session_updates.output(ToolOutput(S, M, C, 0, "c"))
     assert again["content"] == [_block("```\nc\n```")], "another call with its id begins anew"
 
 
-def test_the_steps_of_a_helper_are_those_of_its_call() -> None:
-    narrator = SessionUpdates(S, "/w")
-    narrator.message(_message(_call({"prompt": "look"}, "agent")))
-    assert narrator.subagent_steps(C, _message(_call({"pattern": "x"}, "grep", finished=False), id="h")) == []
+def test_steps_of_sub_agent_belong_to_its_call() -> None:
+    session_updates = SessionUpdates(S, "/w")
+    session_updates.message(_message(_call({"prompt": "look"}, "agent")))
+    assert session_updates.subagent_steps(C, _message(_call({"pattern": "x"}, "grep", finished=False), id="h")) == []
     shown = ""
     for number in range(13):
-        (told,) = narrator.subagent_steps(C, _message(_call({"command": f"make {number}"}, "bash"), id=f"h{number}"))
-        shown = told["content"][0]["content"]["text"]
+        (metadata,) = session_updates.subagent_steps(
+            C, _message(_call({"command": f"make {number}"}, "bash"), id=f"h{number}")
+        )
+        shown = metadata["content"][0]["content"]["text"]
     assert shown.split("\n") == [f"- bash: make {number}" for number in range(1, 13)]
-    _taken(narrator, _result(name="agent"))
-    narrator.message(_message(_call({"prompt": "look"}, "agent"), id="m2"))
-    (told,) = narrator.subagent_steps(C, _message(_call({"command": "make 1"}, "bash"), id="h"))
-    assert told["content"] == [_block("- bash: make 1")]
+    _add_result(session_updates, _result(name="agent"))
+    session_updates.message(_message(_call({"prompt": "look"}, "agent"), id="m2"))
+    (metadata,) = session_updates.subagent_steps(C, _message(_call({"command": "make 1"}, "bash"), id="h"))
+    assert metadata["content"] == [_block("- bash: make 1")]
 
 
 # Sessions
@@ -164,8 +168,8 @@ def _session(title: str, **more: Any) -> Session:  # noqa: ANN401 - any field
     return Session(S, SessionId(""), title, summary_message_id=MessageId(""), **sums, **rest)
 
 
-def test_of_a_session_only_what_has_changed_is_told() -> None:
-    narrator = SessionUpdates(S, "/w")
+def test_only_session_changes_are_sent() -> None:
+    session_updates = SessionUpdates(S, "/w")
     todos = (Todo("one", "pending", "doing one"), Todo("two", "in_progress", "doing two"))
     session = _session("Title", todos=todos, prompt_tokens=10, completion_tokens=5, cost=0.12345678)
     entries = [
@@ -176,14 +180,14 @@ def test_of_a_session_only_what_has_changed_is_told() -> None:
         {"sessionUpdate": "plan", "entries": entries},
         {"sessionUpdate": "session_info_update", "title": "Title"},
     ]
-    assert narrator.session_state(session) == plan_and_title, "without a window nobody knows how full it is"
+    assert session_updates.session_state(session) == plan_and_title, "without a window nobody knows how full it is"
     size = {"sessionUpdate": "usage_update", "used": 15, "size": 100, "cost": {"amount": 0.123457, "currency": "USD"}}
-    assert narrator.session_state(session, 100) == [size]
-    assert narrator.session_state(session, 100) == []
+    assert session_updates.session_state(session, 100) == [size]
+    assert session_updates.session_state(session, 100) == []
     dearer = _session("Title", todos=todos, prompt_tokens=10, completion_tokens=5, cost=1)
-    assert [update["cost"]["amount"] for update in narrator.session_state(dearer, 100)] == [1]
+    assert [update["cost"]["amount"] for update in session_updates.session_state(dearer, 100)] == [1]
     empty = _session("", cost=1, prompt_tokens=10, completion_tokens=5)
-    assert narrator.session_state(empty, 100) == [
+    assert session_updates.session_state(empty, 100) == [
         {"sessionUpdate": "plan", "entries": []},
         {"sessionUpdate": "session_info_update", "title": ""},
     ]
@@ -195,39 +199,39 @@ def test_of_a_session_only_what_has_changed_is_told() -> None:
 
 @pytest.mark.parametrize("is_own", [True, False])
 @pytest.mark.parametrize("is_replay", [True, False])
-def test_who_is_shown_what(is_own: bool, is_replay: bool) -> None:
-    """What the editor has sent it shows already, unless it was restarted; so with the reason of a failure."""
-    narrator = SessionUpdates(S, "/w")
+def test_messages_shown_to_editor(is_own: bool, is_replay: bool) -> None:
+    """The editor already shows its own messages, unless it was restarted; likewise the reason of a failure."""
+    session_updates = SessionUpdates(S, "/w")
     if is_own:
-        narrator.own_runs.add(RunId("r"))
+        session_updates.own_runs.add(RunId("r"))
     image = BinaryPart(Binary("a.png", "image/png", b"\0"))
     parts = (TextPart(Text("hello")), image, BinaryPart(Binary("a.txt", "text/plain", b"x")))
-    told = narrator.message(_message(*parts, id="u", role="user"), is_replay=is_replay)
+    metadata = session_updates.message(_message(*parts, id="u", role="user"), is_replay=is_replay)
     picture = {"type": "image", "data": "AA==", "mimeType": "image/png"}
     chunk = "user_message_chunk"
     shown = [
         {"sessionUpdate": chunk, "content": {"type": "text", "text": "hello"}},
         {"sessionUpdate": chunk, "content": picture},
     ]
-    assert told == ([] if is_own and not is_replay else shown)
-    assert narrator.message(_message(*parts, id="u", role="user"), is_replay=is_replay) == []
+    assert metadata == ([] if is_own and not is_replay else shown)
+    assert session_updates.message(_message(*parts, id="u", role="user"), is_replay=is_replay) == []
     answer = _message(TextPart(Text("so")), FinishPart(Finish("error", 1, "Short", "")), id="a")
-    told = narrator.message(answer, is_replay=is_replay)
-    texts = [update["content"]["text"] for update in told]
+    metadata = session_updates.message(answer, is_replay=is_replay)
+    texts = [update["content"]["text"] for update in metadata]
     assert texts == (["so"] if is_own and not is_replay else ["so", "\n\n**Failed:** Short"])
-    assert narrator.message(answer, is_replay=is_replay) == []
+    assert session_updates.message(answer, is_replay=is_replay) == []
 
 
-def test_a_failure_without_words_is_one() -> None:
-    (told,) = SessionUpdates(S, "/w").message(_message(FinishPart(Finish("error", 1))))
-    assert told["content"]["text"] == "\n\n**Failed:** error"
+def test_failure_without_message() -> None:
+    (metadata,) = SessionUpdates(S, "/w").message(_message(FinishPart(Finish("error", 1))))
+    assert metadata["content"]["text"] == "\n\n**Failed:** error"
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "completed"), (1, "failed"), (-1, "failed")])
-def test_a_command_that_a_person_ran(code: int, status: str) -> None:
-    narrator = SessionUpdates(S, "/w")
+def test_shell_command_of_user(code: int, status: str) -> None:
+    session_updates = SessionUpdates(S, "/w")
     message = _message(ShellCommandPart(ShellCommand("make", "out", code)), id="x", role="user")
-    assert narrator.message(message) == [
+    assert session_updates.message(message) == [
         {
             "sessionUpdate": "tool_call",
             "toolCallId": "x-0",
@@ -237,27 +241,29 @@ def test_a_command_that_a_person_ran(code: int, status: str) -> None:
             "content": [_block("```\nout\n```")],
         }
     ]
-    assert narrator.message(message) == []
+    assert session_updates.message(message) == []
 
 
-def test_a_part_is_put_where_it_belongs() -> None:
-    narrator = SessionUpdates(S, "/w")
-    narrator.message(_message(TextPart(Text("a")), TextPart(Text("b"))))
-    assert narrator.part(MessagePart(S, M, 3, TextPart(Text("far")))) == []
-    assert narrator.delta(MessageDelta(S, M, 2, 0, "not there yet")) == []
-    assert [item["content"]["text"] for item in narrator.part(MessagePart(S, M, 2, TextPart(Text("c"))))] == ["c"]
-    assert [item["content"]["text"] for item in narrator.delta(MessageDelta(S, M, 2, 1, "d"))] == ["d"]
-    (call,) = narrator.part(MessagePart(S, M, 0, _call({})))
+def test_parts_are_placed_by_index() -> None:
+    session_updates = SessionUpdates(S, "/w")
+    session_updates.message(_message(TextPart(Text("a")), TextPart(Text("b"))))
+    assert session_updates.part(MessagePart(S, M, 3, TextPart(Text("far")))) == []
+    assert session_updates.delta(MessageDelta(S, M, 2, 0, "not there yet")) == []
+    assert [item["content"]["text"] for item in session_updates.part(MessagePart(S, M, 2, TextPart(Text("c"))))] == [
+        "c"
+    ]
+    assert [item["content"]["text"] for item in session_updates.delta(MessageDelta(S, M, 2, 1, "d"))] == ["d"]
+    (call,) = session_updates.part(MessagePart(S, M, 0, _call({})))
     assert call["sessionUpdate"] == "tool_call"
-    assert narrator.delta(MessageDelta(S, M, 0, 0, "x")) == [], "a call is no text"
-    assert [item["content"]["text"] for item in narrator.delta(MessageDelta(S, M, 1, 1, "e"))] == ["e"]
+    assert session_updates.delta(MessageDelta(S, M, 0, 0, "x")) == [], "a call is no text"
+    assert [item["content"]["text"] for item in session_updates.delta(MessageDelta(S, M, 1, 1, "e"))] == ["e"]
 
 
 # Results
 
 
 @pytest.mark.parametrize(
-    ("asked", "told", "changes"),
+    ("asked", "metadata", "changes"),
     [
         ({"file_path": "a", "content": "new"}, {}, [(None, "new")]),
         ({"file_path": "a", "content": 3}, {}, []),
@@ -271,13 +277,13 @@ def test_a_part_is_put_where_it_belongs() -> None:
         ({"content": "new"}, {"new_content": "new"}, []),
     ],
 )
-def test_what_a_call_changes(asked: Json, told: Json, changes: list[tuple[str | None, str]]) -> None:
-    assert [(item.get("oldText"), item["newText"]) for item in file_diffs(asked, told, "/w")] == changes
-    assert all(item["type"] == "diff" and item["path"] == "/w/a" for item in file_diffs(asked, told, "/w"))
+def test_changes_of_call(asked: Json, metadata: Json, changes: list[tuple[str | None, str]]) -> None:
+    assert [(item.get("oldText"), item["newText"]) for item in file_diffs(asked, metadata, "/w")] == changes
+    assert all(item["type"] == "diff" and item["path"] == "/w/a" for item in file_diffs(asked, metadata, "/w"))
 
 
 @pytest.mark.parametrize(("offset", "line"), [(1, 1), (7, 7), (0, None), (-1, None), (True, None), ("3", None)])
-def test_the_line_of_a_place(offset: object, line: int | None) -> None:
+def test_line_of_location(offset: object, line: int | None) -> None:
     assert call_locations({"file_path": "a", "offset": offset}, "/w")[0].get("line") == line
 
 
@@ -313,7 +319,7 @@ RESULTS: list[tuple[str, Json, ToolResult, list[Json]]] = [
 
 
 @pytest.mark.parametrize(("tool", "asked", "result", "content"), RESULTS)
-def test_what_a_result_shows(tool: str, asked: Json, result: ToolResult, content: list[Json]) -> None:
+def test_content_of_result(tool: str, asked: Json, result: ToolResult, content: list[Json]) -> None:
     call = ToolCall(C, tool, json.dumps(asked), finished=True)
     assert result_update(call, result, "/w") == {
         "status": "failed" if result.is_error else "completed",
@@ -323,12 +329,12 @@ def test_what_a_result_shows(tool: str, asked: Json, result: ToolResult, content
 
 
 @pytest.mark.parametrize(("length", "left_out"), [(32_000, 0), (32_001, 1), (40_000, 8_000)])
-def test_a_long_result_is_cut_in_the_middle(length: int, left_out: int) -> None:
-    told = result_update(ToolCall(C, "fetch", "{}", finished=True), _result("x" * length, name="fetch"), "/w")
-    text = told["rawOutput"]["content"]
+def test_long_result_is_truncated_in_the_middle(length: int, left_out: int) -> None:
+    metadata = result_update(ToolCall(C, "fetch", "{}", finished=True), _result("x" * length, name="fetch"), "/w")
+    text = metadata["rawOutput"]["content"]
     middle = f"\n\n… {left_out} characters are left out …\n\n" if left_out else ""
     assert text == "x" * 16_000 + middle + "x" * 16_000
-    assert told["content"] == [_block(text)]
+    assert metadata["content"] == [_block(text)]
 
 
 @pytest.mark.parametrize(
@@ -343,8 +349,8 @@ def test_a_long_result_is_cut_in_the_middle(length: int, left_out: int) -> None:
     ],
 )
 def test_titles(tool: str, asked: Json, title: str) -> None:
-    (told,) = SessionUpdates(S, "/w").message(_message(_call(asked, tool)))
-    assert told["title"] == title
+    (metadata,) = SessionUpdates(S, "/w").message(_message(_call(asked, tool)))
+    assert metadata["title"] == title
 
 
 @pytest.mark.parametrize(
@@ -359,7 +365,7 @@ def test_titles(tool: str, asked: Json, title: str) -> None:
         ({}, []),
     ],
 )
-def test_places(asked: Json, places: list[str]) -> None:
+def test_locations(asked: Json, places: list[str]) -> None:
     assert [place["path"] for place in call_locations(asked, "/w")] == places
 
 
@@ -367,12 +373,12 @@ def test_places(asked: Json, places: list[str]) -> None:
     ("tool", "kind"), [("lsp_references", "search"), ("lsp_rename", "edit"), ("mcp_x", "other"), ("bash", "execute")]
 )
 def test_kinds(tool: str, kind: str) -> None:
-    (told,) = SessionUpdates(S, "/w").message(_message(_call("[]", tool)))
-    assert (told["kind"], told["rawInput"]) == (kind, {})
+    (metadata,) = SessionUpdates(S, "/w").message(_message(_call("[]", tool)))
+    assert (metadata["kind"], metadata["rawInput"]) == (kind, {})
 
 
-def test_a_message_that_has_grown_is_known_as_it_is_now() -> None:
-    narrator = SessionUpdates(S, "/w")
-    narrator.message(_message(TextPart(Text("a"))))
-    narrator.message(_message(TextPart(Text("a")), TextPart(Text(""))))
-    assert [item["content"]["text"] for item in narrator.delta(MessageDelta(S, M, 1, 0, "b"))] == ["b"]
+def test_grown_message_is_current() -> None:
+    session_updates = SessionUpdates(S, "/w")
+    session_updates.message(_message(TextPart(Text("a"))))
+    session_updates.message(_message(TextPart(Text("a")), TextPart(Text(""))))
+    assert [item["content"]["text"] for item in session_updates.delta(MessageDelta(S, M, 1, 0, "b"))] == ["b"]

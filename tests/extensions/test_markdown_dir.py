@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from holdfast.atomic_files import MAX_FILE_SIZE
 from holdfast.config.locations import locate_settings
 from holdfast.extensions.markdown_dir import MarkdownDirectory, MarkdownFile
 from holdfast.extensions.search_paths import (
@@ -80,6 +81,27 @@ def test_project_symlinks_do_not_leave_project(tmp_path: Path) -> None:
     found = taken(SearchPath(str(project / "c"), "project", within=str(project)))
     assert (found["a"].data, bool(found["a"].error)) == (b"", True)
     assert found["b"].data == b"mine"
+
+
+def test_bounds_of_depth_and_size(tmp_path: Path) -> None:
+    deep = tmp_path / "1/2/3/4/5"
+    deep.mkdir(parents=True)
+    (deep.parent / "in.md").write_text("x")
+    (deep / "out.md").write_text("x")
+    for name, size in (("fits", MAX_FILE_SIZE), ("large", MAX_FILE_SIZE + 1)):
+        (tmp_path / f"{name}.md").write_bytes(b"x" * size)
+    for within in ("", str(tmp_path)):
+        found = taken(SearchPath(str(tmp_path), "user", within=within))
+        assert {name: bool(file.error) for name, file in found.items()} == {
+            "1:2:3:4:in": False, "fits": False, "large": True,
+        }  # fmt: skip
+
+
+def test_entries_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b/2.md", "b/1.md", "a/3.md", "c.md", "a/b/4.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("x")
+    assert [*taken(SearchPath(str(tmp_path), "user"))] == ["c", "a:3", "a:b:4", "b:1", "b:2"]
 
 
 def test_a_flood_of_files_is_bounded(tmp_path: Path) -> None:

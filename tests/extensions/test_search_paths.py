@@ -127,3 +127,20 @@ def test_directory_equal_to_root_is_listed_once(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path / "home")}
     places = locate_settings(str(tmp_path / "repo"), environment, data_dir=str(tmp_path / "data"))
     assert len(agent_directories(places, environment)) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("more", "/repo/below/more"),
+        ("../more", "/repo/below/../more"),
+        ("/opt/more", "/opt/more"),
+        ("~/more", "/me/more"),
+    ],
+)
+def test_directories_of_the_settings(
+    places: SettingsLocations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, path: str
+) -> None:
+    monkeypatch.setenv("HOME", "/me")
+    found = rows(skill_directories(places, {"HOME": str(tmp_path / "home")}, (given,)), tmp_path)
+    assert (path, "user", "holdfast", "") in found

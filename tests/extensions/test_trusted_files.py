@@ -47,6 +47,8 @@ def test_only_project_files_that_widen_permissions_need_trust(tmp_path: Path) ->
         str(claude / "commands/wide.md"): (("allowed-tools", 2, "bash"),),
         str(claude / "agents/critic.md"): (("tools", 1, "all"),),
     }
+    (claude / "settings.json").write_text('{"disableAllHooks": true}')
+    assert project.files()[str(claude / "settings.json")] == (("disableAllHooks", 0, "true"),)
     (claude / "settings.json").write_text('{"permissions": {}}')
     assert str(claude / "settings.json") not in project.files()
 
@@ -57,6 +59,7 @@ def test_changed_file_loses_trust(tmp_path: Path) -> None:
     configuration = Configuration(project.places, project.environment)
     files = find_trustable_files(project.places, project.environment)
     before = combined_digest(configuration.snapshot().project.digest, files)
+    assert combined_digest("digest of the settings", ()) == "digest of the settings"
     grant_trust(configuration, files, at=1.0)
     assert configuration.snapshot().project.is_trusted
     assert untrusted_files(files, configuration.trust) == ()
@@ -66,8 +69,8 @@ def test_changed_file_loses_trust(tmp_path: Path) -> None:
     assert configuration.snapshot().project.is_trusted, "the settings have not changed"
     assert combined_digest(configuration.snapshot().project.digest, now) != before
     assert revoke_trust(configuration, now)
+    assert len(untrusted_files(now, configuration.trust)) == 3, "the settings and the files, at once"
     assert not revoke_trust(configuration, now)
-    assert len(untrusted_files(now, configuration.trust)) == 3
     assert not configuration.snapshot().project.is_trusted
 
 

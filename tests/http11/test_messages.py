@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.play import answer, chunk
+from client.scripted_server import answer, chunk
 from holdfast.client.address import Address, build_request, fill
 from holdfast.http11.messages import ConnectionBroken, InvalidResponse, ResponseParser, quote
 

@@ -73,3 +73,8 @@ def test_an_incomplete_event_is_kept() -> None:
 def test_other_fields_are_ignored() -> None:
     reader = SseReader()
     assert reader.feed(b"event: x\nretry: 5\n: hello\nid: no number\ndata:no space\n\n") == [SseEvent(b"no space")]
+
+
+def test_frame_has_the_wire_format() -> None:
+    assert frame(b"{}") == b"data: {}\n\n"
+    assert frame(b"{}", 7) == b"id: 7\ndata: {}\n\n"

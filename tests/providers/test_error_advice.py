@@ -80,6 +80,8 @@ def test_a_provider_can_decide_about_a_retry() -> None:
         ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT"}, 30.0),
         ({"retry-after": "Tue, 14 Nov 2023 22:00:00 GMT"}, 0.0),
         ({"retry-after": "-5"}, 0.0),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after-ms": "0", "retry-after": "9"}, 0.0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, 86_400.0),

@@ -199,6 +199,7 @@ def test_retry_delay_in_the_message(text: str, seconds: float | None) -> None:
 
 def test_titles_differ_by_kind() -> None:
     assert status_error(ACCESS, 429, {}, b"", now=0).title == "Rate limited"
+    assert status_error(ACCESS, 429, {}, b'{"error":{"code":"insufficient_quota"}}', now=0).title == "Quota used up"
     errors = (
         status_error(ACCESS, 503, {}, b"", now=0),
         connection_error(ACCESS, ""),

@@ -23,7 +23,7 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
-from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, TextDelta, UsagePart
+from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, StepFinish, TextDelta, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.chat_request import chat_body
@@ -86,6 +86,10 @@ def test_a_call_may_repeat_its_id_and_name() -> None:
     assert calls(call(0, "a", "ls", ""), call(0, "a", "ls", "{"), call(0, "a", "ls", "}")) == [("call a ls", "{}")]
 
 
+def test_a_call_with_an_index_may_change_its_id_between_chunks() -> None:
+    assert calls(call(0, "a", "ls", "{"), call(0, "b", None, ""), call(0, "a", "ls", "}")) == [("call a ls", "{}")]
+
+
 def test_calls_may_be_interleaved() -> None:
     parts = calls(call(0, "a", "ls", "{"), call(1, "b", "cat", "["), call(0, None, None, "}"), call(1, None, None, "]"))
     assert parts == [("call a ls", "{}"), ("call b cat", "[]")]
@@ -106,9 +110,11 @@ def test_reasoning_under_both_keys(key: str) -> None:
 def test_reasoning_details_are_not_repeated() -> None:
     detail = {"type": "reasoning.text", "text": "hm", "signature": "S"}
     hidden = {"type": "reasoning.encrypted", "data": "D", "id": "r1"}
-    parts = read(delta(reasoning="hm", reasoning_details=[detail]), delta(reasoning_details=[hidden]))
+    summary = {"type": "reasoning.summary", "summary": "so"}
+    parts = read(delta(reasoning="hm", reasoning_details=[detail]), delta(reasoning_details=[hidden, summary]))
     assert parts[:2] == [("reasoning", "hm"), ("signature", "S")]
     assert msgspec.json.decode(parts[2][1]) == hidden
+    assert parts[3] == ("reasoning", "so")
 
 
 @pytest.mark.parametrize(
@@ -117,6 +123,11 @@ def test_reasoning_details_are_not_repeated() -> None:
         ({"usage": {"prompt_tokens": 10, "completion_tokens": 5}}, Usage(10, 5)),
         ({"usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}}, Usage(6, 0, 4)),
         ({"usage": {"prompt_tokens": 10, "prompt_cache_hit_tokens": 4, "completion_tokens": 1}}, Usage(6, 1, 4)),
+        ({"usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}}, Usage(0, 0, 4)),
+        (
+            {"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3}}},
+            Usage(2, 0, 4, 3),
+        ),
         ({"x_groq": {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}}, Usage(3, 2)),
         ({"timings": {"prompt_n": 7, "predicted_n": 3, "cache_n": 2}}, Usage(7, 3, 2)),
         ({"usage": {"prompt_tokens": "10", "completion_tokens": "5"}}, Usage(10, 5)),
@@ -137,8 +148,19 @@ def test_unusual_finish_reasons(received: str, reason: str) -> None:
     assert read(delta(content="x"), finish)[-1] == ("FinishedPart", f"FinishedPart(reason='{reason}')")
 
 
-def test_a_call_with_the_reason_stop_is_a_call() -> None:
-    assert "tool_calls" in read(call(0, "a", "ls", "{}"), {"choices": [{"delta": {}, "finish_reason": "stop"}]})[-1][1]
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("stop", "tool_calls"),
+        ("odd", "tool_calls"),
+        (None, "tool_calls"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+    ],
+)
+def test_the_end_of_a_response_with_a_call(said: str | None, reason: StepFinish) -> None:
+    finish: dict[str, Any] = {"choices": [{"delta": {}, "finish_reason": said}]}
+    assert read(call(0, "a", "ls", "{}"), finish)[-1][1] == repr(FinishedPart(reason))
 
 
 def test_text_in_pieces_of_content_and_refusals() -> None:
@@ -352,6 +374,8 @@ def test_access_shows_no_key() -> None:
     )
     assert KEY not in f"{access} {access!r} {access.__rich_repr__()}"
     assert access.secrets == (KEY, f"Bearer {KEY}", KEY)
+    assert ModelAccess(api_key="sixsix").secrets == ("sixsix",)
+    assert ModelAccess(api_key="fiver").secrets == ()
 
 
 def test_lines_that_a_server_joined_into_one_event_are_read_one_by_one() -> None:

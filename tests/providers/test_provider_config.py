@@ -292,6 +292,39 @@ def test_options_are_merged_and_the_selection_wins() -> None:
         assert msgspec.to_builtins(chosen) == {"model": "m", "provider": "acme", **model, name: 0}
 
 
+@pytest.mark.parametrize(
+    ("provider_type", "model_type", "sends_dialect"),
+    [
+        ("openai-compat", "", True),
+        ("openai", "openai-compat", True),
+        ("openai-compat", "openai", False),
+    ],
+)
+def test_the_dialect_follows_the_wire_of_the_model(provider_type: str, model_type: str, sends_dialect: bool) -> None:
+    known = CatalogModel("m", can_reason=True, thinking="qwen", type=model_type, base_url="http://model/v1")
+    catalog = CatalogProvider("acme", "Acme", provider_type, base_url="http://provider/v1", models=(known,))
+    provider = Provider("acme", "Acme", provider_type, "catalog", "http://provider/v1", catalog=catalog)
+    model = describe(provider, "m")
+    assert model is not None
+    plan = configure_model(provider, Endpoint("http://expanded/v1"), model, Selection(think=True))
+    assert ("enable_thinking" in plan.access.options) == sends_dialect
+    assert plan.access.base_url == "http://model/v1"
+
+
+def test_options_of_a_provider_override_the_dialect_and_those_of_a_model_override_both() -> None:
+    known = CatalogModel("m", can_reason=True, thinking="qwen")
+    catalog = CatalogProvider("acme", "Acme", "openai-compat", models=(known,))
+    for options, expected in (({}, "provider"), ({"enable_thinking": "model"}, "model")):
+        given = ProviderSettings(
+            provider_options={"enable_thinking": "provider"}, models=(ModelSettings("m", options=options),)
+        )
+        provider = Provider("acme", "Acme", "openai-compat", "settings", settings=given, catalog=catalog)
+        model = describe(provider, "m")
+        assert model is not None
+        plan = configure_model(provider, Endpoint("http://x/v1"), model, Selection(think=True))
+        assert plan.access.options["enable_thinking"] == expected
+
+
 # Efforts
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from botocore.exceptions import ProfileNotFound  # type: ignore[import-untyped]
 
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.pydantic_ai import KINDS
+from holdfast.providers.sdk import bedrock
 from providers.adapters import LIBRARIES
 
 pytestmark = LIBRARIES
@@ -153,9 +155,12 @@ CASES: list[tuple[str, Facts, Reader, Facts]] = [
     ),
     ("anthropic", {}, _anthropic, _A),
     ("anthropic", {"api_key": "Bearer tok"}, _anthropic, _A | {"key": None, "token": "tok"}),
+    ("anthropic", {"base_url": f"{ADDRESS}/v1/"}, _anthropic, _A),
     ("anthropic", {"base_url": ""}, _anthropic, _A | {"address": "https://api.anthropic.com"}),
     ("mistral", {}, _mistral, _M),
     ("mistral", {"body": {}}, _mistral, _M | {"body": {"theirs": 2}}),
+    ("mistral", {"body": {"theirs": 3}}, _mistral, _M | {"body": {"theirs": 3}}),
+    ("mistral", {"base_url": f"{ADDRESS}/v1/"}, _mistral, _M),
     ("bedrock", {"extras": AWS}, _bedrock, _B_KEY),
     ("bedrock", {"extras": AWS, "base_url": ""}, _bedrock,
      _B_KEY | {"address": "https://bedrock-runtime.eu-north-1.amazonaws.com"}),
@@ -176,6 +181,26 @@ def test_arguments_of_each_sdk_client(case: tuple[str, Facts, Reader, Facts], cl
     model = build(ModelInfo("acme", "m"), msgspec.structs.replace(FULL, **given), client)
     assert model.model_name == "m"
     assert read(model, client) == expected
+
+
+def test_bedrock_uses_the_selected_profile(client: httpx2.AsyncClient) -> None:
+    access = msgspec.structs.replace(FULL, api_key="", extras={"region": "eu-north-1", "profile": "absent"})
+    with pytest.raises(ProfileNotFound, match="absent"):
+        bedrock.build(ModelInfo("acme", "m"), access, client)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"message":"no"}', {"message": "no"}),
+        (b'{"Message":"no"}', {"Message": "no"}),
+        (b'{"error":"no"}', {"message": '{"error":"no"}'}),
+        (b'["no"]', {"message": '["no"]'}),
+        (b"{}", {}),
+    ],
+)
+def test_the_text_of_an_error_of_bedrock(body: bytes, expected: dict[str, str]) -> None:
+    assert msgspec.json.decode(bedrock._with_message(body)) == expected
 
 
 def test_every_builder_and_every_field_has_a_case() -> None:

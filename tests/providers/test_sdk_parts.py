@@ -40,7 +40,7 @@ from holdfast.domain.model_requests import ModelRequest as Request
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.providers.model_access import ModelAccess
-from holdfast.providers.sdk import anthropic, conversion, google, mistral
+from holdfast.providers.sdk import anthropic, conversion, google, mistral, openai
 from planting import CLAUSES, assert_every_clause_decides
 from providers.adapters import LIBRARIES, message
 
@@ -154,6 +154,20 @@ def test_precedence_of_options() -> None:
 @pytest.mark.parametrize("module", [google, mistral])
 def test_body_passed_to_the_client_is_not_in_the_settings(module: Any) -> None:  # noqa: ANN401
     assert module.refine({"extra_body": {"x": 1}, "top_k": 2}, "s") == {"top_k": 2}
+
+
+def test_options_of_the_user_override_those_of_openai() -> None:
+    own = openai.refine({"openai_store": True, "top_k": 2}, "s")
+    assert own == {"openai_store": True, "openai_reasoning_summary": "auto", "openai_prompt_cache_key": "s", "top_k": 2}
+
+
+@pytest.mark.parametrize(
+    ("signatures", "expected"),
+    [((), []), ((None,), [None]), (("a",), ["a"]), (("a", "b"), ["b"]), (("a", None), ["a"])],
+)
+def test_the_signature_of_reasoning_for_mistral(signatures: tuple[str | None, ...], expected: list[str | None]) -> None:
+    parts = [ThinkingPart(content="", signature=signature) for signature in signatures]
+    assert list(mistral._signatures([ModelRequest(parts=[]), ModelResponse(parts=parts)])) == expected
 
 
 # History

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from client.play import Exchange, Playing, answer
+from client.scripted_server import Exchange, ScriptedServer, answer
 from holdfast.client.address import Address
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
@@ -99,7 +99,7 @@ async def test_long_idle_connection_is_not_reused() -> None:
             connections[-1] += 1
             await exchange.send(answer())
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         clock = Clock()
         await client.health()
         await clock.forward(29)
@@ -135,13 +135,13 @@ async def test_connection_established_after_stream_close_is_closed() -> None:
 async def test_requests_use_new_address_despite_kept_connections() -> None:
     asked: list[str] = []
 
-    def named(name: str) -> Playing:
+    def named(name: str) -> ScriptedServer:
         async def script(exchange: Exchange) -> None:
             while await exchange.asked() is not None:
                 asked.append(name)
                 await exchange.send(answer())
 
-        return Playing(script)
+        return ScriptedServer(script)
 
     async with named("old") as old, named("new") as new, Client(old) as client:
         await client.health()

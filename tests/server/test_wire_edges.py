@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.play import Exchange, Playing, answer, short_directory, stream_head
+from client.scripted_server import Exchange, ScriptedServer, answer, short_directory, stream_head
 from holdfast import __version__
 from holdfast.client import server_launcher, version_check, workspace_connection
 from holdfast.client.address import Address, build_request
@@ -120,9 +120,9 @@ async def test_long_response_is_read_to_its_end() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
         await exchange.send(answer(b"x" * size))
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
 
-    async with Playing(script) as address:
+    async with ScriptedServer(script) as address:
         pool = ServerConnections(address)
         response = await pool.open(build_request(address, "GET", "/"), seconds=TIMEOUT)
         for _ in range(20):
@@ -141,10 +141,10 @@ async def test_stream_without_response_leaves_no_connection() -> None:
 
     async def script(exchange: Exchange) -> None:
         await exchange.asked()
-        await exchange.until_left()
+        await exchange.wait_for_disconnect()
         left.set()
 
-    async with Playing(script) as address:
+    async with ScriptedServer(script) as address:
         pool = ServerConnections(address)
         with pytest.raises(TimedOut):
             await pool.open(build_request(address, "GET", "/"), seconds=0.01)
@@ -162,7 +162,7 @@ async def test_requests_without_time_limit_are_awaited() -> None:
             await exchange.send(answer(b'{"output":"","exit_code":0}' if request.path.endswith("shell") else b"{}"))
 
     workspace, session = WorkspaceId("w"), SessionId("s")
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         clock = Clock()
         patient = [
             start(client.summarize(workspace, session)),
@@ -185,7 +185,7 @@ async def test_success_statuses(status: int, is_done: bool) -> None:
         await exchange.asked()
         await exchange.send(answer(b"", status))
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         with nullcontext() if is_done else pytest.raises(ServerProblem, match=str(status)):
             await client.health()
 
@@ -199,7 +199,7 @@ async def test_socket_in_directory_of_others_is_not_used() -> None:
     with short_directory() as root:
         data = str(root / "data")
         os.mkdir(data)
-        async with Playing(script) as address:
+        async with ScriptedServer(script) as address:
             (Path(data) / LOCK_NAME).write_text("")
             write_owner(data, address.path)
             folder = Path(address.path).parent
@@ -257,13 +257,13 @@ def test_outdated_servers_are_replaced(
 async def test_connection_continues_at_new_server(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[tuple[str, Any]] = []
 
-    def named(name: str) -> Playing:
+    def named(name: str) -> ScriptedServer:
         async def script(exchange: Exchange) -> None:
             while (request := await exchange.asked()) is not None:
                 entered.append((name, json.loads(request.body or b"{}").get("env")))
                 await exchange.send(answer(b'{"id":"w","path":"/p"}'))
 
-        return Playing(script)
+        return ScriptedServer(script)
 
     async with named("old") as old, named("new") as new:
         places = [old, new]
@@ -287,7 +287,7 @@ async def test_refused_stream_raises() -> None:
         await exchange.asked()
         await exchange.send(stream_head(401))
 
-    async with Playing(script) as address, Client(address) as client:
+    async with ScriptedServer(script) as address, Client(address) as client:
         stream = client.events(WorkspaceId("w"), since=0)
         with pytest.raises(ServerProblem) as caught:
             await stream.__anext__()

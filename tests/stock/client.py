@@ -1,4 +1,4 @@
-"""A client that does what a stock client does: the same calls, in the same order, with the same demands on answers."""
+"""A client that behaves like a stock client: the same calls, in the same order, with the same demands on responses."""
 
 import asyncio
 import re
@@ -12,9 +12,9 @@ import msgspec
 
 from stock.decode import decode
 from stock.screen import Screen
-from stock.wire import Answer, Confused, EventStream, Gone, Pool, dial
+from stock.wire import Answer, ClientFailure, ConnectionLost, EventStream, Pool, dial
 
-__all__ = ["ChangedWorkspace", "Exchange", "StockClient", "Unsuccessful", "new_session"]
+__all__ = ["ChangedWorkspace", "Exchange", "RequestFailed", "StockClient", "new_session"]
 
 _ENV = ["HOME=/home/stock", "LANG=C.UTF-8", "EDITOR=ed"]
 _NAMES = (
@@ -26,20 +26,20 @@ _NAMES = (
 )
 
 
-class Unsuccessful(Exception):
-    """The server said no. A stock client shows the status, or the message of a refused prompt."""
+class RequestFailed(Exception):
+    """The server refused. A stock client shows the status, or the message of a refused prompt."""
 
     def __init__(self, request: str, answer: Answer) -> None:
         super().__init__(f"{request}: {answer.status} {answer.body!r}")
         self.status = answer.status
 
 
-class ChangedWorkspace(Unsuccessful):
-    """404: the workspace is not there any more; a terminal UI creates it again."""
+class ChangedWorkspace(RequestFailed):
+    """404: the workspace no longer exists; a terminal UI creates it again."""
 
 
 class Exchange(msgspec.Struct):
-    """One request and its answer. Those of one `batch` were under way at the same time."""
+    """One request and its response. Those of one `batch` were concurrent."""
 
     request: str
     body: Any
@@ -49,7 +49,7 @@ class Exchange(msgspec.Struct):
 
 
 class StockClient:
-    """What `run` and the terminal UI have in common: getting ready, requests, the stream."""
+    """Common parts of `run` and the terminal UI: bootstrap, requests, the stream."""
 
     def __init__(self, socket: Path, project: Path | str, *, has_proxy: bool = False) -> None:
         self.id = str(uuid.UUID(hex=secrets.token_hex(16)))
@@ -67,7 +67,7 @@ class StockClient:
     # Requests. Only 200 is a success, and 202 for a prompt.
 
     async def call(self, method: str, path: str, body: object = None, *, into: str = "") -> Any:  # noqa: ANN401
-        """A request below the workspace, whose answer is decoded as `into`."""
+        """Send a request below the workspace, whose response is decoded as `into`."""
         return await self.ask(method, f"/v1/workspaces/{self.workspace['id']}{path}", body, into=into)
 
     async def ask(self, method: str, target: str, body: object = None, *, into: str = "") -> Any:  # noqa: ANN401
@@ -78,7 +78,7 @@ class StockClient:
         return decode(into, answer.json()) if into else None
 
     async def together(self, *calls: Awaitable[object]) -> None:
-        """Requests that are under way at the same time."""
+        """Send concurrent requests."""
         self._batch += self._depth == 0
         self._depth += 1
         try:
@@ -106,29 +106,29 @@ class StockClient:
 
     def _refused(self, request: str, answer: Answer) -> None:
         if answer.status == 404 and b"message" not in answer.body:
-            raise Confused(f"{request} is not served")
-        kind = ChangedWorkspace if answer.status == 404 else Unsuccessful
+            raise ClientFailure(f"{request} is not served")
+        kind = ChangedWorkspace if answer.status == 404 else RequestFailed
         raise kind(request, answer)
 
-    # Getting ready.
+    # Bootstrap
 
     async def bootstrap(self) -> None:
-        """Look whether a server is there, whether it is the right one, whether it is well."""
+        """Check whether a server is running, has the right version, and is healthy."""
         await (await dial(self._socket)).close()
         first = Pool(self._socket, has_proxy=self._has_proxy)
         version = decode("version", (await self._exchange(first, "GET", "/v1/version")).json())
         if version["version"] != "devel":
-            # Another version: it is asked to leave if it is idle. It may say no, and is used all the same.
+            # Another version: it is requested to exit if idle. It may refuse, and is used nevertheless.
             command = {"command": "shutdown_if_idle"}
             answer = await self._exchange(first, "POST", "/v1/control", command, "text/plain")
             if answer.status in (200, 400):
-                raise Confused("the client would now delete the socket and start a server of its own")
+                raise ClientFailure("the client would now delete the socket and start a server of its own")
         second = Pool(self._socket, has_proxy=self._has_proxy)
         # The stock client waits for half a second, which a busy machine may need for other tests.
         async with asyncio.timeout(20):
             health = await self._exchange(second, "GET", "/v1/health")
         if health.status // 100 != 2 or health.body:
-            raise Confused("the server is not well")
+            raise ClientFailure("the server is not well")
         await first.close()
         await second.close()
 
@@ -137,20 +137,20 @@ class StockClient:
         self.adopt(await self.ask("POST", "/v1/workspaces", body, into="workspace"))
 
     async def create_again(self) -> None:
-        """With what the last answer told, exactly; what was not in it is missing now."""
+        """Create it with the fields of the last response, exactly; others are missing."""
         names = ("path", "data_dir", "debug", "yolo", "channels", "env")
         kept = {name: self.workspace[name] for name in names if name in self.workspace}
         body: dict[str, Any] = {"id": "", "version": "devel", "client_id": self.id, **kept}
         self.adopt(await self.ask("POST", "/v1/workspaces", body, into="workspace"))
 
     def adopt(self, workspace: dict[str, Any]) -> None:
-        """Take the workspace as it was answered. These four are looked into without a second thought."""
+        """Use the workspace of a response. These four fields are read without a check."""
         config = workspace.get("config") or {}
         options = config.get("options") or {}
         if "tui" not in options or options["tui"] is None or config.get("providers") is None:
-            raise Confused("config, options, options.tui or providers is missing: a crash")
+            raise ClientFailure("config, options, options.tui or providers is missing: a crash")
         if not any(not provider.get("disable") for provider in config["providers"].values()):
-            raise Confused("no provider is set up: the client would not go on")
+            raise ClientFailure("no provider is set up: the client would not go on")
         self.workspace = workspace
 
     # The stream.
@@ -163,13 +163,13 @@ class StockClient:
         if stream is None:
             self._refused(f"GET {target}", answer)
         if "transfer-encoding" in answer.headers or "content-length" in answer.headers:
-            raise Confused("a body that breaks off is never got over: only the connection may end it")
+            raise ClientFailure("a body that breaks off is never got over: only the connection may end it")
         if answer.headers.get("connection") != "close" or answer.headers.get("cache-control") != "no-cache":
-            raise Confused(f"the headers of the stream: {answer.headers}")
+            raise ClientFailure(f"the headers of the stream: {answer.headers}")
         self.stream = stream
 
     async def watch(self, is_over: Callable[[str], bool]) -> bool:
-        """See events until one is the last; False if the stream ended before."""
+        """Read events until one is the last; False if the stream ended before."""
         assert self.stream is not None
         while (event := await self.stream.next()) is not None:
             label = self.screen.see(event)
@@ -180,7 +180,7 @@ class StockClient:
         return False
 
     async def react(self, label: str) -> None:
-        """What the client does by itself when an event comes."""
+        """Perform the client's automatic reaction to an event."""
 
     async def leave(self) -> None:
         """Cancel the subscription, retire, close every connection."""
@@ -188,15 +188,15 @@ class StockClient:
             await self.stream.close()
         try:
             await self.ask("DELETE", f"/v1/clients/{self.id}")
-        except (Gone, OSError):
-            # Nobody is there to be told; the process ends all the same.
+        except (ConnectionLost, OSError):
+            # No server is left to notify; the process ends nevertheless.
             pass
         finally:
             await self._pool.close()
 
 
 def new_session(title: str) -> dict[str, object]:
-    """A whole session object, of which only the title means anything."""
+    """Build a whole session object, of which only the title is used."""
     return {
         "id": "", "parent_session_id": "", "title": title, "message_count": 0, "prompt_tokens": 0,
         "completion_tokens": 0, "summary_message_id": "", "cost": 0, "created_at": 0, "updated_at": 0,

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from stock.servers import HeldModel, running
-from stock.wire import hang_up
+from stock.wire import close_all_connections
 
 
 @pytest.fixture(autouse=True)
-async def everybody_leaves() -> AsyncIterator[None]:
+async def disconnect_all() -> AsyncIterator[None]:
     yield
-    await hang_up()
+    await close_all_connections()
 
 
 @pytest.fixture

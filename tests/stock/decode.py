@@ -1,10 +1,10 @@
-"""How strictly stock clients decode: a missing key is zero, an unknown one is passed over, a wrong type is fatal."""
+"""Decoding as strict as in stock clients: a missing key is zero, an unknown one is skipped, a wrong type is fatal."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from stock.wire import Confused
+from stock.wire import ClientFailure
 
 __all__ = ["EVENTS", "decode", "decode_event"]
 
@@ -114,20 +114,20 @@ _MCP_WORDS = {"disabled", "starting", "connected", "error", "needs auth"}
 
 
 def decode(name: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """The value, or `Confused` if a stock client could not take it for what it expects."""
+    """Return the value; raise `ClientFailure` if a stock client could not decode it."""
     _check(_TYPES[name], value, name)
     return value
 
 
 def decode_event(event: Any) -> tuple[str, str, dict[str, Any]]:  # noqa: ANN401 - any JSON
-    """The type, what happened, and the thing."""
+    """Return the type, the change and the object of an event."""
     kind, change = event["type"], event["payload"]
     if kind not in EVENTS:
-        raise Confused(f"an event of an unknown type: {kind}")
+        raise ClientFailure(f"an event of an unknown type: {kind}")
     if change["type"] not in ("created", "updated", "deleted"):
-        raise Confused(f"nothing is known to be {change['type']}")
+        raise ClientFailure(f"nothing is known to be {change['type']}")
     if change["payload"] is None and kind in _CRASHING:
-        raise Confused(f"a {kind} that is null is a crash")
+        raise ClientFailure(f"a {kind} that is null is a crash")
     _check(EVENTS[kind], change["payload"], kind)
     return kind, change["type"], change["payload"]
 
@@ -137,7 +137,7 @@ def _check(kind: object, value: Any, place: str) -> None:  # noqa: ANN401 - any 
         _check_message(value, place)
     elif kind == "mcp":
         if value not in _MCP_WORDS:
-            raise Confused(f"{place}: {value!r} is no state of an MCP server")
+            raise ClientFailure(f"{place}: {value!r} is no state of an MCP server")
     elif value is None:
         return
     elif isinstance(kind, list):
@@ -158,29 +158,29 @@ def _check_type(kind: object, value: Any, place: str) -> None:  # noqa: ANN401 -
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = is_number if kind is float else type(value) is kind
     if not fits:
-        raise Confused(f"{place}: {value!r} is not {kind}")
+        raise ClientFailure(f"{place}: {value!r} is not {kind}")
 
 
 def _check_message(value: Any, place: str) -> None:  # noqa: ANN401 - any JSON
     if value is None:
-        raise Confused(f"{place}: a message that is null is a crash")
+        raise ClientFailure(f"{place}: a message that is null is a crash")
     _check(_MESSAGE, value, place)
     if "parts" not in value:
-        raise Confused(f"{place}: a message without parts cannot be decoded")
+        raise ClientFailure(f"{place}: a message without parts cannot be decoded")
     for part in value["parts"] or ():
         if part is None:
             continue
         if part["type"] not in _PARTS:
-            raise Confused(f"{place}: a part of an unknown type, {part['type']}, spoils the whole message")
+            raise ClientFailure(f"{place}: a part of an unknown type, {part['type']}, spoils the whole message")
         _check(_PARTS[part["type"]], part.get("data"), f"{place}.{part['type']}")
         for key in ("input", "metadata"):
             _check_json((part.get("data") or {}).get(key), f"{place}.{key}")
 
 
 def _check_json(text: object, place: str) -> None:
-    """Arguments and metadata are text that holds JSON, or nothing yet."""
+    """Check that arguments and metadata are empty or text with JSON."""
     if isinstance(text, str) and text:
         try:
             json.loads(text)
         except ValueError:
-            raise Confused(f"{place}: {text!r} is not JSON") from None
+            raise ClientFailure(f"{place}: {text!r} is not JSON") from None

@@ -1,7 +1,7 @@
-"""Stories: files that tell which requests a client makes, what shape each answer has, and in which order events come.
+"""Recorded stories: files with the requests of a client, the shape of each response, and the order of events.
 
 A shape is a name of a JSON type, a list with the shape of its items, an object with the shapes of its keys (a key
-that ends with `?` may be missing, `*` stands for any other key), or `@name` for a shape of `shapes.jsonl`.
+that ends with `?` may be missing, `*` matches any other key), or `@name` for a shape of `shapes.jsonl`.
 """
 
 import json
@@ -22,7 +22,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
 }
 _PASSING = ("message updated assistant", "session updated", "skills_event updated")
-"""Growth and news of the session: how often they come is a matter of time."""
+"""Growth and session updates: their number depends on timing."""
 
 
 @cache
@@ -41,7 +41,7 @@ class Story:
         self._polls = {line["request"]: line for line in self._lines if line["kind"] == "poll"}
 
     def check(self, client: str, log: Sequence[Exchange], labels: Iterable[str]) -> None:
-        """What the client did and got is what the story tells of it."""
+        """Compare the requests and responses of the client with the story."""
         told = [line for line in self._lines if line.get("client") == client]
         self._check_exchanges([line for line in told if line["kind"] == "exchange"], log)
         expected = [label for line in told if line["kind"] == "events" for label in line["order"]]
@@ -52,7 +52,7 @@ class Story:
         for entry in log:
             if entry.request in self._polls:
                 _check_exchange(self._polls[entry.request], entry)
-        # What was under way at the same time may come in any order.
+        # Concurrent requests may occur in any order.
         plain.sort(key=lambda entry: (entry.batch, entry.request))
         batches = [entry.batch for entry in plain]
         assert len(plain) == len(expected), [entry.request for entry in plain]

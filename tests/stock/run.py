@@ -11,13 +11,13 @@ import msgspec
 from stock.client import StockClient, new_session
 from stock.decode import decode_event
 from stock.screen import label_of
-from stock.wire import Confused
+from stock.wire import ClientFailure
 
-__all__ = ["Printed", "StockRun"]
+__all__ = ["CommandResult", "StockRun"]
 
 
-class Printed(msgspec.Struct, frozen=True):
-    """How the process ended, and its standard output."""
+class CommandResult(msgspec.Struct, frozen=True):
+    """Exit code and standard output of the process."""
 
     status: int
     text: str
@@ -35,8 +35,8 @@ class StockRun(StockClient):
 
     async def run(
         self, words: str, *, stdin: str = "", is_continued: bool = False, model: tuple[str, str] | None = None
-    ) -> Printed:
-        """All of it. The prompt is what comes from standard input, then the words of the command line."""
+    ) -> CommandResult:
+        """Run the whole command. The prompt is standard input followed by the words of the command line."""
         await self.prepare(model)
         session = await self._session(is_continued=is_continued)
         if is_continued and model is None:
@@ -58,7 +58,7 @@ class StockRun(StockClient):
         if model is not None:
             await self._choose(model)
         if not (await self.call("GET", "/agent", into="agent"))["is_ready"]:
-            raise Confused("the agent is not ready: the run would wait, and give up")
+            raise ClientFailure("the agent is not ready: the run would wait, and give up")
         await self.call("POST", "/agent/update")
 
     async def _choose(self, model: tuple[str, str]) -> None:
@@ -78,7 +78,7 @@ class StockRun(StockClient):
         return str(max(top, key=lambda item: int(item["updated_at"]))["id"])
 
     async def _restore_model(self, session: str) -> None:
-        """If the last answer came from another model, that one is chosen again."""
+        """Select the model of the last response again if it differs."""
         messages = await self.call("GET", f"/sessions/{session}/messages", into="messages")
         answers = [item for item in messages if item["role"] == "assistant" and not item.get("is_summary_message")]
         chosen = self.workspace["config"]["models"]["large"]
@@ -86,19 +86,19 @@ class StockRun(StockClient):
         if (last["model"], last["provider"]) != (chosen["model"], chosen["provider"]):
             await self._choose((last["provider"], last["model"]))
 
-    async def _wait(self) -> Printed:
-        """Messages are not looked at: the end of the run tells the text. An end of the stream is taken for success."""
+    async def _wait(self) -> CommandResult:
+        """Messages are ignored: the end of the run contains the text. An end of the stream counts as success."""
         assert self.stream is not None
         while (event := await self.stream.next()) is not None:
             kind, change, thing = decode_event(event)
             self.screen.labels.append(label_of(kind, change, thing))
             if kind == "run_complete" and thing.get("run_id") == self.run_id:
                 if thing.get("error") and not thing.get("cancelled"):
-                    return Printed(1, "\n")
-                return Printed(0, self._shown(thing) + "\n")
+                    return CommandResult(1, "\n")
+                return CommandResult(0, self._shown(thing) + "\n")
             if kind == "agent_event" and thing.get("error") and self._is_ours(thing):
-                return Printed(1, "\n")
-        return Printed(0, "\n")
+                return CommandResult(1, "\n")
+        return CommandResult(0, "\n")
 
     def _shown(self, thing: dict[str, Any]) -> str:
         text = str(thing.get("text", "")).lstrip(" \t")

@@ -1,4 +1,4 @@
-"""Real servers for stock clients: one in this process with a model that waits for a word, one as a process."""
+"""Real servers for stock clients: one in this process with a model that can be held, one as a process."""
 
 import asyncio
 import os
@@ -19,14 +19,14 @@ __all__ = ["HeldModel", "Process", "running"]
 
 
 class HeldModel:
-    """Answers `echo: ` and the prompt, word by word. While it is held, `go_on` lets single words through."""
+    """Answers `echo: ` and the prompt, word by word. While it is held, `release_words` passes single words."""
 
     def __init__(self) -> None:
         self._model = ScriptedModel(_answer)
         self._words = asyncio.Semaphore(0)
         self.is_held = False
         self.held = asyncio.Event()
-        """Set when an answer waits for its next word."""
+        """Set when a response waits for its next word."""
         self.at_once = 0
         self.most_at_once = 0
 
@@ -48,15 +48,15 @@ class HeldModel:
         finally:
             self.at_once -= 1
 
-    async def go_on(self, words: int) -> None:
-        """Let so many words out, and wait until the next one is waited for."""
+    async def release_words(self, words: int) -> None:
+        """Release this many words, and wait until the next one is due."""
         self.held.clear()
         for _ in range(words):
             self._words.release()
         async with asyncio.timeout(TIMEOUT):
             await self.held.wait()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.is_held = False
         self._words.release()
 
@@ -86,7 +86,7 @@ def _answer(request: ModelRequest) -> Step:
 
 @asynccontextmanager
 async def running(place: Path, model: HeldModel) -> AsyncIterator[Path]:
-    """A server in this process; gives its socket."""
+    """Run a server in this process. Yields its socket."""
     socket = place / "s" / "h.sock"
     server = start(serve(ServerOptions(place / "data", socket), model))
     await until(socket.exists)
@@ -101,7 +101,7 @@ async def running(place: Path, model: HeldModel) -> AsyncIterator[Path]:
 
 
 class Process:
-    """`holdfast serve` as a process of its own."""
+    """`holdfast serve` in a process."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -109,7 +109,7 @@ class Process:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Gives back when it listens."""
+        """Start the server and wait until it listens."""
         places = {"HOME": str(self._place), "XDG_RUNTIME_DIR": str(self._place / "s")}
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "holdfast", "serve"),

@@ -1,4 +1,4 @@
-"""The stories of permissions and questions, played by a client that is as strict as a stock one."""
+"""Stories of permissions and questions, played by a client that is as strict as a stock one."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def ask(*questions: dict[str, object]) -> str:
 
 
 async def test_tui_permissions(socket: Path, project: Path) -> None:
-    """Allowed once, allowed for the session, refused, and withdrawn by a cancel."""
+    """Allowed once, allowed for the session, denied, and withdrawn by a cancel."""
     tui = StockTui(socket, project)
     await tui.start()
     await tui.send(write("one.txt"))
@@ -103,9 +103,9 @@ async def test_tui_questions(socket: Path, project: Path) -> None:
     check("tui-questions", A=tui)
 
 
-async def test_two_screens_and_many_asks(socket: Path, project: Path) -> None:
-    """C-47: a screen that comes while asks of two sessions are open sees one after the other; whoever answers first
-    closes the dialog on both.
+async def test_c47_two_screens_and_several_requests(socket: Path, project: Path) -> None:
+    """C-47: a screen that connects while requests of two sessions are open shows one after the other; the first
+    answer closes the dialog on both screens.
     """
     first, second, late = (StockTui(socket, project) for _ in range(3))
     await first.start()

@@ -1,4 +1,4 @@
-"""What the terminal UI asks for beside prompts: its dialogs, files that are mentioned, workspaces that are gone."""
+"""Requests of the terminal UI besides prompts: its dialogs, mentioned files, missing workspaces."""
 
 import base64
 from pathlib import Path
@@ -44,8 +44,8 @@ async def test_dialogs(socket: Path, project: Path) -> None:
     await tui.leave()
 
 
-async def test_the_question_about_a_new_project_is_asked_once(socket: Path, project: Path) -> None:
-    """Whoever says no says so once: the next start does not ask, and every screen reads the workspace again."""
+async def test_project_init_is_offered_once(socket: Path, project: Path) -> None:
+    """A refusal is stored: the next start does not prompt again, and every screen reloads the workspace."""
     (project / "main.go").write_text("package main\n")
     tui = StockTui(socket, project)
     await tui.start()
@@ -59,8 +59,8 @@ async def test_the_question_about_a_new_project_is_asked_once(socket: Path, proj
     await again.leave()
 
 
-async def test_a_token_is_hidden_and_the_rest_can_still_be_read(socket: Path, project: Path) -> None:
-    """One word where a number belongs, and a stock client could read nothing of the workspace."""
+async def test_token_is_hidden_and_workspace_stays_decodable(socket: Path, project: Path) -> None:
+    """With a string in place of a number a stock client could decode nothing of the workspace."""
     tui = StockTui(socket, project)
     await tui.start()
     provider = tui.workspace["config"]["models"]["large"]["provider"]
@@ -100,7 +100,7 @@ async def test_a_mentioned_file(socket: Path, project: Path) -> None:
     await tui.leave()
 
 
-async def test_a_workspace_that_is_gone_is_told_by_404_alone(socket: Path, project: Path) -> None:
+async def test_missing_workspace_is_404(socket: Path, project: Path) -> None:
     tui = StockTui(socket, project)
     await tui.start()
     await tui.leave()
@@ -117,8 +117,8 @@ async def test_a_workspace_that_is_gone_is_told_by_404_alone(socket: Path, proje
     await tui.leave()
 
 
-async def test_probes_that_hang_up_are_no_trouble(socket: Path) -> None:
-    """The probe dials and hangs up without a request; the server is as well as before."""
+async def test_probes_without_request_are_harmless(socket: Path) -> None:
+    """The probe connects and disconnects without a request; the server is unaffected."""
     for _ in range(20):
         tui = StockTui(socket, "/")
         await tui.bootstrap()

@@ -1,4 +1,4 @@
-"""The story of a provider that fails, played by stock clients against `holdfast serve` with settings in a file."""
+"""The story of a failing provider, played by stock clients against `holdfast serve` with settings in a file."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import pytest
 from model_server.script import Reply, Say
 from model_server.server import ModelServer, RecordedRequest
 from stock.recorded_story import Story
-from stock.run import Printed, StockRun
+from stock.run import CommandResult, StockRun
 from stock.servers import Process
 from stock.tui import StockTui
 
@@ -63,9 +63,9 @@ async def process(tmp_path: Path, provider: ModelServer, monkeypatch: pytest.Mon
 
 async def test_provider_errors(process: Process, project: Path, provider: ModelServer) -> None:
     refused, broken = StockRun(process.socket, project), StockRun(process.socket, project)
-    assert await refused.run("refuse me") == Printed(1, "\n")
+    assert await refused.run("refuse me") == CommandResult(1, "\n")
     assert len(real(provider)) == 1
-    assert await broken.run("break down") == Printed(1, "\n")
+    assert await broken.run("break down") == CommandResult(1, "\n")
     assert len(real(provider)) == 1 + 6, "asked again, as often as the policy says"
 
     tui = StockTui(process.socket, project)
@@ -76,7 +76,7 @@ async def test_provider_errors(process: Process, project: Path, provider: ModelS
     assert tui.screen.ends() == ["error"]
     await tui.send("hang up")
     await tui.see("message created assistant")
-    # What was said before it hung up is taken back, and it is asked again; the user does not wait for that.
+    # The text before the disconnect is withdrawn, and the request is repeated; the user does not wait for that.
     async with asyncio.timeout(20):
         while len(real(provider)) < 10:
             await provider.request(len(provider.requests))

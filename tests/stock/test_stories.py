@@ -9,7 +9,7 @@ import pytest
 from holdfast.testing.gates import start
 from stock.client import StockClient
 from stock.recorded_story import Story
-from stock.run import Printed, StockRun
+from stock.run import CommandResult, StockRun
 from stock.servers import HeldModel, Process
 from stock.tui import StockTui
 
@@ -23,18 +23,18 @@ def check(story: str, **clients: StockClient) -> None:
 
 async def test_run_simple(socket: Path, project: Path) -> None:
     run = StockRun(socket, project)
-    assert await run.run("good morning") == Printed(0, "echo: good morning\n")
+    assert await run.run("good morning") == CommandResult(0, "echo: good morning\n")
     check("run-simple", A=run)
 
 
 async def test_run_continue_model_stdin(socket: Path, project: Path) -> None:
     first, second, third = (StockRun(socket, project) for _ in range(3))
-    assert await first.run("one") == Printed(0, "echo: one\n")
+    assert await first.run("one") == CommandResult(0, "echo: one\n")
     answer = await second.run("two", stdin="from a pipe\n", is_continued=True)
-    assert answer == Printed(0, "echo: from a pipe two\n")
+    assert answer == CommandResult(0, "echo: from a pipe two\n")
     assert second.log[-2].body["prompt"] == "from a pipe\n\n\ntwo"
     assert second.session_id == first.session_id
-    assert await third.run("three", model=("demo", "scripted")) == Printed(0, "echo: three\n")
+    assert await third.run("three", model=("demo", "scripted")) == CommandResult(0, "echo: three\n")
     assert third.session_id != first.session_id
     check("run-continue-model-stdin", A=first, B=second, C=third)
 
@@ -56,16 +56,16 @@ async def test_tui_prompt_queue_cancel(socket: Path, project: Path, model: HeldM
 
 
 async def _queue(tui: StockTui, model: HeldModel) -> None:
-    """A second prompt waits for the first, and is answered after it."""
+    """Queue a second prompt, which is answered after the first."""
     model.is_held = True
     await tui.send("count slowly")
     assert tui.is_busy()
     await tui.see("message created assistant")
-    await model.go_on(1)
+    await model.release_words(1)
     await tui.send("and then this")
     assert tui.is_busy()
     assert tui.queue == ["and then this"]
-    model.let_go()
+    model.release()
     await tui.see(FINISHED, times=2)
     assert not tui.is_busy()
     assert tui.queue == []
@@ -73,11 +73,11 @@ async def _queue(tui: StockTui, model: HeldModel) -> None:
 
 
 async def _clear_and_cancel(tui: StockTui, model: HeldModel) -> None:
-    """What waits is dropped and leaves no message; what streams stops, and keeps what it has said."""
+    """Drop a waiting prompt, which leaves no message, and cancel a streaming response, which keeps its text."""
     model.is_held = True
     await tui.send("a long story")
     await tui.see("message created assistant")
-    await model.go_on(3)
+    await model.release_words(3)
     await tui.send("never asked")
     await tui.clear_queue()
     assert tui.queue == []
@@ -95,12 +95,12 @@ async def test_two_runs_one_session(socket: Path, project: Path, model: HeldMode
     a, b = StockRun(socket, project), StockRun(socket, project)
     model.is_held = True
     one = start(a.run("one", is_continued=True))
-    await model.go_on(1)
+    await model.release_words(1)
     two = start(b.run("two", is_continued=True))
     await b.accepted.wait()
-    model.let_go()
-    assert await one == Printed(0, "echo: one\n")
-    assert await two == Printed(0, "echo: two\n")
+    model.release()
+    assert await one == CommandResult(0, "echo: one\n")
+    assert await two == CommandResult(0, "echo: two\n")
     assert model.most_at_once == 1
     check("two-runs-one-session", first=first, A=a, B=b)
 
@@ -111,13 +111,13 @@ async def test_two_clients(socket: Path, project: Path, model: HeldModel) -> Non
     model.is_held = True
     await a.send("a long story of a ship")
     await a.see("message created assistant")
-    await model.go_on(3)
+    await model.release_words(3)
 
     await b.start(is_continued=True)
     assert b.is_busy()
     assert b.screen.text("assistant") == ["echo: a long"]
     assert b.workspace == a.workspace
-    await model.go_on(2)
+    await model.release_words(2)
     while b.screen.text("assistant") != ["echo: a long story of"]:
         await b.see("message updated assistant")
     await b.cancel()
@@ -154,7 +154,7 @@ async def test_server_restart(process: Process, project: Path) -> None:
     await tui.send("words=3")
     await tui.see(FINISHED)
     stopping = start(process.end())
-    await tui.see_the_end()
+    await tui.read_stream_end()
     await stopping
     await process.start()
     before = tui.workspace
@@ -178,16 +178,16 @@ async def test_server_restart(process: Process, project: Path) -> None:
         ),
     ],
 )
-async def test_what_a_killed_server_had_asked_is_closed(
+async def test_r10_requests_of_killed_server_are_closed(
     process: Process, project: Path, prompt: str, asked: str
 ) -> None:
-    """R10: a stock client asks nobody what is open: who comes back is told what is not any more."""
+    """R10: a stock client does not query open requests, so a reconnecting one is notified of closed ones."""
     tui = StockTui(process.socket, project)
     await tui.start()
     await tui.send(prompt)
     await tui.see(asked)
     await process.end(signal.SIGKILL)
-    await tui.see_the_end()
+    await tui.read_stream_end()
     assert tui.screen.dialog or tui.screen.form
     await process.start()
     await tui.reconnect()
@@ -199,8 +199,8 @@ async def test_what_a_killed_server_had_asked_is_closed(
     await tui.leave()
 
 
-async def test_a_killed_server_is_seen_and_survived(process: Process, project: Path) -> None:
-    """Who waits for its run is let go; the run that was active is told as failed; the session goes on."""
+async def test_killed_server_is_detected_and_replaced(process: Process, project: Path) -> None:
+    """Waiting clients are released; the active run is reported as failed; the session continues."""
     tui, run = StockTui(process.socket, project), StockRun(process.socket, project)
     await tui.start()
     await tui.send("words=500 pause=20")
@@ -208,8 +208,8 @@ async def test_a_killed_server_is_seen_and_survived(process: Process, project: P
     waiting = start(run.run("words=500 pause=20"))
     await run.accepted.wait()
     await process.end(signal.SIGKILL)
-    await tui.see_the_end()
-    assert await waiting == Printed(0, "\n")
+    await tui.read_stream_end()
+    assert await waiting == CommandResult(0, "\n")
     await process.start()
     await tui.reconnect()
     assert tui.screen.ends()[0] == "error"

@@ -1,4 +1,4 @@
-"""The stories of tools and of dialogs, played by a client that is as strict as a stock one."""
+"""Stories of tools and of dialogs, played by a client that is as strict as a stock one."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 from stock.client import StockClient, new_session
 from stock.recorded_story import Story
-from stock.run import Printed, StockRun
+from stock.run import CommandResult, StockRun
 from stock.tui import StockTui
 
 FINISHED = "agent_event created agent_finished"
@@ -23,7 +23,7 @@ def use(tool: str, **arguments: object) -> str:
 
 
 async def results(socket: Path, project: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The results of the last session as a screen loads them, with what it draws from."""
+    """Return the results of the last session as a screen loads them, with the data it displays."""
     tui = StockTui(socket, project)
     await tui.start(is_continued=True)
     data = [item["parts"][0]["data"] for item in tui.screen.messages.values() if item["role"] == "tool"]
@@ -33,7 +33,7 @@ async def results(socket: Path, project: Path) -> list[tuple[str, dict[str, Any]
 
 
 async def test_run_tools(socket: Path, project: Path, tmp_path: Path) -> None:
-    """A file is read, changed, with its versions told of, and counted by a command that fails."""
+    """A file is read, changed with its versions published, and counted by a command that fails."""
     (tmp_path / "data" / "config.json").write_text('{"permissions": {"allowed_tools": ["edit", "bash"]}}')
     file = project / "a.txt"
     file.write_text("one\ntwo\nthree\n")
@@ -44,7 +44,7 @@ async def test_run_tools(socket: Path, project: Path, tmp_path: Path) -> None:
         use("bash", description="count", command="wc -l a.txt; exit 3"),
     )
     for run, prompt, continued in zip((first, second, third), prompts, (False, True, True), strict=True):
-        assert await run.run(prompt, is_continued=continued) == Printed(0, f"echo: {prompt}\n")
+        assert await run.run(prompt, is_continued=continued) == CommandResult(0, f"echo: {prompt}\n")
     (text, viewed), (_, edited), (counted, ran) = await results(socket, project)
     assert text == "<file>\n     1|one\n     2|two\n     3|three\n</file>"
     assert viewed == {"file_path": str(file), "content": "one\ntwo\nthree"}
@@ -113,7 +113,7 @@ async def _settings(tui: StockTui) -> None:
 
 
 async def _nothing(tui: StockTui) -> None:
-    """No session is shown: the next prompt begins one."""
+    """Show no session: the next prompt creates one."""
     tui.session_id = tui.screen.shown = ""
     await tui.call("POST", f"/current-session?client_id={tui.id}", {"session_id": ""})
     await tui.call("POST", "/lsps/stop")

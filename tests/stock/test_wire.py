@@ -1,4 +1,4 @@
-"""The bytes and the traps: what stock clients send, what they cannot take, and that the strict client would notice."""
+"""Wire details: requests of stock clients, input they cannot handle, and checks that the strict client detects it."""
 
 import json
 import re
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from stock.client import Unsuccessful
+from stock.client import RequestFailed
 from stock.decode import decode, decode_event
-from stock.run import Printed, StockRun
+from stock.run import CommandResult, StockRun
 from stock.screen import Screen
 from stock.servers import HeldModel
 from stock.tui import StockTui
-from stock.wire import Confused, Pool
+from stock.wire import ClientFailure, Pool
 
 FINISHED = "agent_event created agent_finished"
 MESSAGE = {
@@ -23,7 +23,7 @@ MESSAGE = {
 
 
 async def test_a_proxy_makes_targets_absolute(socket: Path, project: Path) -> None:
-    assert await StockRun(socket, project, has_proxy=True).run("around a corner") == Printed(
+    assert await StockRun(socket, project, has_proxy=True).run("around a corner") == CommandResult(
         0, "echo: around a corner\n"
     )
 
@@ -39,14 +39,14 @@ async def test_the_stream_has_data_lines_and_blank_ones(socket: Path, project: P
     assert all(set(event["payload"]) == {"type", "payload"} for event in events)
     ends = [event["payload"]["payload"] for event in events if event["type"] == "run_complete"]
     assert [set(end) for end in ends] == [{"session_id", "run_id", "message_id", "text", "outcome"}]
-    # Skills that were found are told of when they are found, which may be first of all.
+    # Discovered skills are published when they are found, possibly first.
     question = next(event for event in events if event["type"] == "message")["payload"]["payload"]
     assert question["parts"][-1] == {"type": "finish", "data": {"reason": "stop", "time": 0}}
     assert "is_summary_message" not in question
 
 
-async def test_headers_come_before_any_event(socket: Path, project: Path) -> None:
-    """`start` subscribes in a workspace where nothing happens, and goes on when it has the headers."""
+async def test_headers_precede_events(socket: Path, project: Path) -> None:
+    """`start` subscribes in an idle workspace, and continues when it has the headers."""
     tui = StockTui(socket, project)
     await tui.start()
     assert tui.stream is not None
@@ -54,7 +54,7 @@ async def test_headers_come_before_any_event(socket: Path, project: Path) -> Non
     await tui.leave()
 
 
-async def test_a_tool_is_called_before_it_answers(socket: Path, project: Path) -> None:
+async def test_tool_call_precedes_result(socket: Path, project: Path) -> None:
     tui = StockTui(socket, project)
     await tui.start()
     await tui.send("look around")
@@ -65,10 +65,10 @@ async def test_a_tool_is_called_before_it_answers(socket: Path, project: Path) -
     await tui.leave()
 
 
-async def test_a_failed_run_fails_its_process_and_frees_every_screen(socket: Path, project: Path) -> None:
+async def test_failed_run_fails_its_process_and_releases_every_screen(socket: Path, project: Path) -> None:
     tui, run = StockTui(socket, project), StockRun(socket, project)
     await tui.start()
-    assert await run.run("break down") == Printed(1, "\n")
+    assert await run.run("break down") == CommandResult(1, "\n")
     await tui.see(FINISHED)
     assert not tui.is_busy()
     assert tui.screen.ends() == ["error"]
@@ -76,7 +76,7 @@ async def test_a_failed_run_fails_its_process_and_frees_every_screen(socket: Pat
     await tui.leave()
 
 
-async def test_no_session_is_never_no_workspace(socket: Path, project: Path) -> None:
+async def test_unknown_session_is_not_404(socket: Path, project: Path) -> None:
     """404 on a route below a workspace makes a stock client create the workspace again."""
     tui = StockTui(socket, project)
     await tui.start()
@@ -90,7 +90,7 @@ async def test_no_session_is_never_no_workspace(socket: Path, project: Path) -> 
         ("POST", "/agent/sessions/nobody/summarize", None),
     ]
     for method, path, body in calls:
-        with pytest.raises(Unsuccessful) as refused:
+        with pytest.raises(RequestFailed) as refused:
             await tui.call(method, path, body)
         assert refused.value.status == 400, path
     await tui.call("POST", "/agent/sessions/nobody/cancel")
@@ -99,35 +99,35 @@ async def test_no_session_is_never_no_workspace(socket: Path, project: Path) -> 
     await tui.leave()
 
 
-async def test_a_retired_client_does_not_come_back(socket: Path, project: Path) -> None:
+async def test_retired_client_is_refused(socket: Path, project: Path) -> None:
     run = StockRun(socket, project)
     await run.run("once")
-    with pytest.raises(Unsuccessful) as refused:
+    with pytest.raises(RequestFailed) as refused:
         await run.create()
     assert refused.value.status == 409
     await run.leave()
 
 
-async def test_the_last_to_leave_sees_its_stream_end(socket: Path, project: Path) -> None:
-    """A process that is told to end retires while its stream is still open."""
+async def test_last_client_sees_end_of_its_stream(socket: Path, project: Path) -> None:
+    """A process that receives a stop retires while its stream is still open."""
     tui = StockTui(socket, project)
     await tui.start()
     await tui.ask("DELETE", f"/v1/clients/{tui.id}")
-    await tui.see_the_end()
+    await tui.read_stream_end()
     run = StockRun(socket, project)
-    assert await run.run("next") == Printed(0, "echo: next\n")
+    assert await run.run("next") == CommandResult(0, "echo: next\n")
 
 
-async def test_who_did_not_subscribe_looks_at_nothing(socket: Path, project: Path) -> None:
+async def test_client_without_stream_views_no_session(socket: Path, project: Path) -> None:
     run = StockRun(socket, project)
     await run.prepare()
-    with pytest.raises(Unsuccessful) as refused:
+    with pytest.raises(RequestFailed) as refused:
         await run.call("POST", f"/current-session?client_id={run.id}", {"session_id": ""})
     assert refused.value.status == 409
     await run.leave()
 
 
-async def test_paths_nobody_serves_are_told_in_plain_text(socket: Path) -> None:
+async def test_unknown_paths_return_plain_text(socket: Path) -> None:
     pool = Pool(socket)
     for method, path, status, text in (
         ("GET", "/v1/nowhere", 404, b"404 page not found\n"),
@@ -139,7 +139,7 @@ async def test_paths_nobody_serves_are_told_in_plain_text(socket: Path) -> None:
     await pool.close()
 
 
-async def test_no_setting_takes_away_what_clients_look_into(socket: Path, project: Path) -> None:
+async def test_settings_never_remove_required_fields(socket: Path, project: Path) -> None:
     tui = StockTui(socket, project)
     await tui.start()
     for key in ("options.tui", "options", "providers", "models"):
@@ -149,7 +149,7 @@ async def test_no_setting_takes_away_what_clients_look_into(socket: Path, projec
     await tui.leave()
 
 
-async def test_a_relative_path_counts_from_where_its_user_stands(socket: Path, project: Path) -> None:
+async def test_relative_path_is_resolved_against_client_directory(socket: Path, project: Path) -> None:
     body = {"id": "", "path": project.name, "client_id": "0" * 32, "env": [f"PWD={project.parent}"]}
     pool = Pool(socket)
     answer = decode("workspace", (await pool.ask("POST", "/v1/workspaces", body)).json())
@@ -157,21 +157,19 @@ async def test_a_relative_path_counts_from_where_its_user_stands(socket: Path, p
     await pool.close()
 
 
-async def test_a_client_that_loses_its_stream_finds_everything_again(
-    socket: Path, project: Path, model: HeldModel
-) -> None:
+async def test_client_recovers_after_lost_stream(socket: Path, project: Path, model: HeldModel) -> None:
     tui = StockTui(socket, project)
     await tui.start()
     model.is_held = True
     await tui.send("half of it and the rest")
     await tui.see("message created assistant")
-    await model.go_on(3)
+    await model.release_words(3)
     assert tui.stream is not None
     await tui.stream.close()
     await tui.reconnect()
     assert tui.screen.text("assistant") == ["echo: half of"]
     assert tui.is_busy()
-    model.let_go()
+    model.release()
     await tui.see(FINISHED)
     assert not tui.is_busy()
     assert tui.screen.text("assistant") == ["echo: half of it and the rest"]
@@ -196,8 +194,8 @@ def event(kind: str, change: str, payload: object) -> dict[str, object]:
         event("hello", "created", {}),
     ],
 )
-def test_the_strict_client_does_not_take(bad: dict[str, object]) -> None:
-    with pytest.raises(Confused):
+def test_strict_client_rejects_invalid_responses(bad: dict[str, object]) -> None:
+    with pytest.raises(ClientFailure):
         decode_event(bad)
 
 
@@ -214,25 +212,25 @@ def test_the_strict_client_does_not_take(bad: dict[str, object]) -> None:
         [event("run_complete", "updated", {"session_id": "s", "message_id": "m"})],
     ],
 )
-def test_the_strict_screen_does_not_show(events: list[dict[str, Any]]) -> None:
+def test_strict_screen_rejects_invalid_events(events: list[dict[str, Any]]) -> None:
     screen = Screen()
     for item in events[:-1]:
         screen.see(item)
-    with pytest.raises(Confused):
+    with pytest.raises(ClientFailure):
         screen.see(events[-1])
 
 
 def test_null_is_no_list_item_and_true_is_no_number() -> None:
-    with pytest.raises(Confused):
+    with pytest.raises(ClientFailure):
         decode("messages", [None])
-    with pytest.raises(Confused):
+    with pytest.raises(ClientFailure):
         decode("session", {"message_count": True})
-    with pytest.raises(Confused):
+    with pytest.raises(ClientFailure):
         decode("mcps", {"x": {"state": 2}})
 
 
-async def test_null_is_as_good_as_nothing(socket: Path, project: Path) -> None:
-    """Go writes it for a list or a map that was never filled; what must be there must still be there."""
+async def test_null_equals_missing(socket: Path, project: Path) -> None:
+    """Go encodes an empty list or map as null; required fields are still required."""
     tui = StockTui(socket, project)
     await tui.start()
     nothing = {"env": None, "channels": None, "skills": None, "config": None}
@@ -246,7 +244,7 @@ async def test_null_is_as_good_as_nothing(socket: Path, project: Path) -> None:
         "/permissions/grant": {"permission": None, "action": "allow"},
         "/config/compact": None,
     }.items():
-        with pytest.raises(Unsuccessful) as refused:
+        with pytest.raises(RequestFailed) as refused:
             await tui.call("POST", path, wrong)
         assert ("There is no MCP server" in str(refused.value)) is path.startswith("/mcp"), refused.value
     await tui.leave()

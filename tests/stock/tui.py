@@ -1,13 +1,15 @@
-"""The stock terminal UI, without its drawing: what it asks for, and when."""
+"""The stock terminal UI without its rendering: its requests and their timing."""
 
 from stock.client import ChangedWorkspace, StockClient, new_session
-from stock.wire import Confused
+from stock.wire import ClientFailure
 
 __all__ = ["StockTui"]
 
 
 class StockTui(StockClient):
-    """One screen. `is_busy` and `queue` tell what it shows; it learns that by asking, never from an end of a run."""
+    """One screen. `is_busy` and `queue` are what it shows; it polls them and never derives them from the end of a
+    run.
+    """
 
     session_id = ""
     _is_busy = False
@@ -19,7 +21,7 @@ class StockTui(StockClient):
         await self.call("POST", "/agent/init", {"interactive": True})
         await self.call("GET", "/permissions/skip", into="skip")
         if not (await self.call("GET", "/agent", into="agent"))["is_ready"]:
-            raise Confused("the agent is not ready: no prompt could be sent")
+            raise ClientFailure("the agent is not ready: no prompt could be sent")
         await self.call("GET", "/agent", into="agent")
         await self.call("GET", "/project/needs-init", into="needs_init")
         await self.subscribe()
@@ -27,14 +29,14 @@ class StockTui(StockClient):
             self.call("GET", "/skills", into="skills"),
             self.call("GET", "/messages/user", into="messages"),
             self.call("GET", "/lsps", into="lsps"),
-            self._look_at_mcp(),
+            self._load_mcp_states(),
             self.refresh(),
         ]
         if is_continued:
             opening.append(self._continue())
         await self.together(*opening)
 
-    async def _look_at_mcp(self) -> None:
+    async def _load_mcp_states(self) -> None:
         await self.call("GET", "/mcp/states", into="mcps")
         await self.call("GET", "/mcp/pending-auth", into="logins")
 
@@ -45,9 +47,9 @@ class StockTui(StockClient):
     async def load(self, session: str) -> None:
         """Show a session: the session itself, its files, its messages."""
         self.session_id = self.screen.shown = session
-        await self.together(self._tell_current(), self._load())
+        await self.together(self._send_current_session(), self._load())
 
-    async def _tell_current(self) -> None:
+    async def _send_current_session(self) -> None:
         await self.call("POST", f"/current-session?client_id={self.id}", {"session_id": self.session_id})
 
     async def _load(self) -> None:
@@ -59,7 +61,7 @@ class StockTui(StockClient):
         await self.call("GET", f"{place}/messages/user", into="messages")
 
     async def refresh(self) -> None:
-        """Look again whether the agent is busy."""
+        """Poll again whether the agent is busy."""
         for _ in range(3):
             self._is_busy = (await self.call("GET", "/agent", into="agent"))["is_busy"]
         await self.call("GET", "/permissions/skip", into="skip")
@@ -71,7 +73,7 @@ class StockTui(StockClient):
         return self._is_busy
 
     async def react(self, label: str) -> None:
-        """Only these make it look again: a new message, and the agent's own word that it is done or has failed."""
+        """Only these events make it poll again: a new message, and an agent event for completion or failure."""
         if label.startswith(("message created", "agent_event")):
             await self.refresh()
 
@@ -89,10 +91,10 @@ class StockTui(StockClient):
         await self.refresh()
 
     async def see(self, label: str, times: int = 1) -> None:
-        """Go on until an event of this kind has come so many times."""
+        """Read events until one with this label has occurred this many times."""
         for _ in range(times):
             if not await self.watch(lambda found: found == label):
-                raise Confused(f"the stream ended before {label!r}")
+                raise ClientFailure(f"the stream ended before {label!r}")
 
     async def clear_queue(self) -> None:
         await self.call("POST", f"/agent/sessions/{self.session_id}/prompts/clear")
@@ -103,14 +105,14 @@ class StockTui(StockClient):
         await self.refresh()
 
     async def grant(self, action: str) -> bool:
-        """Answer the dialog: the request goes back as it came, as far as it was understood."""
+        """Answer the dialog: the request is returned as received, as far as it was decoded."""
         assert self.screen.dialog is not None
         names = ("id", "session_id", "tool_call_id", "tool_name", "description", "action", "params", "path")
         body = {"permission": {name: self.screen.dialog[name] for name in names}, "action": action}
         return bool((await self.call("POST", "/permissions/grant", body, into="resolved"))["resolved"])
 
     async def answer(self, *answers: dict[str, object]) -> bool:
-        """Answer the form, question by question; which batch that is, it does not say."""
+        """Answer the form question by question, without naming its batch."""
         assert self.screen.form is not None
         asked = self.screen.form["questions"]
         pairs = zip(asked, answers, strict=True)
@@ -120,13 +122,13 @@ class StockTui(StockClient):
     async def dismiss(self) -> bool:
         return bool((await self.call("POST", "/questions/cancel", into="resolved"))["resolved"])
 
-    async def see_the_end(self) -> None:
-        """The stream ends, as streams of servers that go do."""
+    async def read_stream_end(self) -> None:
+        """Read the end of the stream, as sent by a server that exits."""
         if await self.watch(lambda _: False):
-            raise Confused("the stream goes on")
+            raise ClientFailure("the stream goes on")
 
     async def reconnect(self) -> None:
-        """Subscribe again; if the workspace is unknown now, create it again first. Then load the session again."""
+        """Subscribe again; create an unknown workspace again first. Then reload the session."""
         try:
             await self.subscribe()
         except ChangedWorkspace:
@@ -134,6 +136,6 @@ class StockTui(StockClient):
             await self.call("POST", "/agent/init", {"interactive": True})
             await self.subscribe()
         if self.session_id:
-            await self._tell_current()
+            await self._send_current_session()
             await self.load(self.session_id)
         await self.refresh()

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a unix socket, byte for byte as stock clients speak it, and their way of reading a stream."""
+"""HTTP/1.1 over a Unix socket, byte for byte as stock clients use it, and their stream reader."""
 
 import asyncio
 import json
@@ -8,23 +8,32 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["TIMEOUT", "Answer", "Confused", "EventStream", "Gone", "Pool", "dial", "hang_up"]
+__all__ = [
+    "TIMEOUT",
+    "Answer",
+    "ClientFailure",
+    "ConnectionLost",
+    "EventStream",
+    "Pool",
+    "close_all_connections",
+    "dial",
+]
 
 _LONGEST_LINE = 1 << 24
 _IDLE = 2
 TIMEOUT = 10.0
 
 
-class Confused(AssertionError):
-    """What the server sent would crash a stock client, stop it or mislead it."""
+class ClientFailure(AssertionError):
+    """The server's data would crash, stop or mislead a stock client."""
 
 
-class Gone(Exception):
-    """The connection ended before an answer came."""
+class ConnectionLost(Exception):
+    """The connection ended before a response arrived."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Header names are in lower case; a stock client does not look at their case."""
+    """Header names are in lower case; a stock client ignores their case."""
 
     status: int
     headers: dict[str, str]
@@ -32,9 +41,9 @@ class Answer(msgspec.Struct, frozen=True):
 
     def json(self) -> Any:  # noqa: ANN401 - whatever was sent
         if self.headers.get("content-type") != "application/json":
-            raise Confused(f"JSON must say that it is JSON: {self.headers}")
+            raise ClientFailure(f"JSON must say that it is JSON: {self.headers}")
         if not self.body.endswith(b"\n"):
-            raise Confused("a JSON body ends with a newline")
+            raise ClientFailure("a JSON body ends with a newline")
         return json.loads(self.body)
 
 
@@ -45,18 +54,18 @@ class _Connection:
         self.is_used = False
 
     async def send(self, head: bytes, body: bytes) -> tuple[int, dict[str, str]]:
-        """Write a request, read the status and the headers of its answer."""
+        """Write a request and read the status and the headers of its response."""
         try:
             self.writer.write(head + body)
             await self.writer.drain()
             line = await self.reader.readline()
         except ConnectionError as error:
-            raise Gone from error
+            raise ConnectionLost from error
         if not line:
-            raise Gone
+            raise ConnectionLost
         version, status, _ = line.decode("ascii").split(" ", 2)
         if version != "HTTP/1.1":
-            raise Confused(f"the answer begins with {line!r}")
+            raise ClientFailure(f"the answer begins with {line!r}")
         headers: dict[str, str] = {}
         while (line := await self.reader.readline()) != b"\r\n":
             name, _, value = line.decode("ascii").partition(":")
@@ -78,14 +87,14 @@ async def dial(path: Path) -> _Connection:
     return connection
 
 
-async def hang_up() -> None:
-    """End what is left of every client, as the end of their processes would."""
+async def close_all_connections() -> None:
+    """Close the remaining connections of every client, as the end of their processes would."""
     while _open:
         await _open.pop().close()
 
 
 class EventStream:
-    """Line by line; `data:` lines count, blank ones do not, and a plain end of the connection is the end."""
+    """Reads line by line: `data:` lines count, blank ones do not, and a plain end of the connection is the end."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
@@ -93,19 +102,19 @@ class EventStream:
         """Every byte of the body so far."""
 
     async def next(self) -> Any:  # noqa: ANN401 - whatever was sent
-        """The next event, or None at the end."""
+        """Return the next event, or None at the end."""
         while True:
             async with asyncio.timeout(TIMEOUT):
                 line = await self._connection.reader.readline()
             self.raw += line
             if not line.endswith(b"\n"):
-                # A last line that is not whole is dropped.
+                # An incomplete last line is dropped.
                 return None
             text = line.strip()
             if not text:
                 continue
             if not text.startswith(b"data:"):
-                raise Confused(f"only data lines belong here: {text[:80]!r}")
+                raise ClientFailure(f"only data lines belong here: {text[:80]!r}")
             return json.loads(text.removeprefix(b"data:"))
 
     async def close(self) -> None:
@@ -128,11 +137,11 @@ class Pool:
                 async with asyncio.timeout(TIMEOUT):
                     status, headers = await connection.send(head, data)
                     answer = Answer(status, headers, await _whole(connection, headers))
-            except Gone:
+            except ConnectionLost:
                 await connection.close()
                 if not connection.is_used:
                     raise
-                # The server closed a connection that was idle: another one is tried.
+                # The server closed an idle connection: another one is tried.
                 continue
             await self._keep(connection, headers)
             return answer
@@ -176,5 +185,5 @@ class Pool:
 
 async def _whole(connection: _Connection, headers: dict[str, str]) -> bytes:
     if "content-length" not in headers:
-        raise Confused(f"an answer tells its length: {headers}")
+        raise ClientFailure(f"an answer tells its length: {headers}")
     return await connection.reader.readexactly(int(headers["content-length"]))

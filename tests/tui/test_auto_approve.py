@@ -5,7 +5,7 @@ from tui.app_driver import open_app, running_server
 
 
 async def test_auto_approve_requires_confirmation_and_is_shown_on_every_screen() -> None:
-    """ctrl+y may be a slip of the fingers: letters and Enter do not confirm it."""
+    """ctrl+y may be pressed by mistake: letters and Enter do not confirm it."""
     async with running_server() as (_, server), open_app(server, size=(40, 16)) as screen:
         connection = screen.app.connection
         for keys, is_on in (((*"yes", "enter"), False), (("escape",), False), (("right", "enter"), True)):

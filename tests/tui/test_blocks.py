@@ -179,7 +179,7 @@ def test_no_block_is_wider_than_the_screen(width: int, palette: object) -> None:
 
 
 def model_of(rows: TranscriptRows[str]) -> list[tuple[str, int]]:
-    """Line by line: which block, and which line of it; -1 is a gap."""
+    """Return for each line its block and its line in the block; -1 is a gap."""
     lines: list[tuple[str, int]] = []
     for row in rows.rows:
         lines += [(str(row.block), -1)] * row.gap + [(str(row.block), line) for line in range(row.height)]
@@ -226,7 +226,7 @@ def test_equal_blocks_keep_their_lines() -> None:
     assert rows.rows[1].lines is None
 
 
-# Words about what goes on.
+# Descriptions of activity.
 
 
 def test_activity_descriptions() -> None:

@@ -134,7 +134,7 @@ def test_changed_span_of_a_line() -> None:
     assert changed_span("abc", "xyz") == (0, 0)
 
 
-# Helpers, ends of turns, commands of people.
+# Sub-agents, ends of turns, commands of the user.
 
 
 def test_subagent_steps_are_shown_below_their_call() -> None:
@@ -172,7 +172,7 @@ def test_shell_command_of_the_user_is_shown() -> None:
     assert drawn(shown(failed)[0]) == ["▌ $ false   exit code 1"]
 
 
-# Words of blocks.
+# Text of blocks.
 
 
 def test_code_of_an_answer_is_extracted() -> None:
@@ -236,7 +236,7 @@ def test_path_of_a_dropped_image_is_recognised_in_every_spelling(tmp_path: Path)
         assert pasted_path(text) is None, text
 
 
-# Those who look away.
+# Notifications.
 
 
 @pytest.mark.parametrize(

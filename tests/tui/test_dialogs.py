@@ -323,7 +323,7 @@ async def test_a_resumed_app_and_a_paste_answer_nothing() -> None:
         await screen.wait_for_panel(ApprovalPanel)
         await screen.settle_request()
         screen.stop_clock()
-        # `fg` and its Enter were the shell's; the key is held.
+        # `fg` and its Enter belong to the shell; the key is held.
         screen.app.app_resume_signal.publish(screen.app)
         await screen.pilot.press(*["enter"] * 5)
         assert not screen.app.approvals.keyboard.is_settled

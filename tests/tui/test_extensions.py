@@ -13,14 +13,14 @@ from server.helpers import EchoModel
 from tui.app_driver import AppDriver, open_app, running_server
 
 
-async def bring(screen: AppDriver, **servers: object) -> None:
+async def add_servers(screen: AppDriver, **servers: object) -> None:
     for name, server in servers.items():
         await screen.app.connection.client.config_set(screen.app.connection.workspace, f"mcp.{name}", server)
 
 
 async def test_servers_are_counted_listed_and_explained() -> None:
     async with running_server() as (_, server), open_app(server, size=(120, 40)) as screen:
-        await bring(screen, time=STUB_TIME, broken={"command": "/no/such/program"})
+        await add_servers(screen, time=STUB_TIME, broken={"command": "/no/such/program"})
         await screen.wait_until(lambda: "mcp 1/2" in screen.line("top-right"), "one works, one does not")
         await screen.submit("/extensions")
         await screen.wait_for_dialog(Picker)
@@ -43,7 +43,7 @@ async def test_servers_are_counted_listed_and_explained() -> None:
 @needs_node
 async def test_prompts_of_servers_are_commands_with_a_form() -> None:
     async with running_server(EchoModel()) as (_, server), open_app(server) as screen:
-        await bring(screen, all=STUB_EVERYTHING)
+        await add_servers(screen, all=STUB_EVERYTHING)
         await screen.wait_until(
             lambda: any(info.prompt_count for info in screen.app.connection.servers.mcps.values()), "prompts"
         )
@@ -59,20 +59,20 @@ async def test_prompts_of_servers_are_commands_with_a_form() -> None:
         await screen.wait_for_text("echo: What's weather in New York, NY?")
 
 
-def told(name: str, state: McpState, error: str = "") -> McpEvent:
+def server_event(name: str, state: McpState, error: str = "") -> McpEvent:
     return McpEvent(Change("updated", McpNotice("state_changed", name, state, error, 3)))
 
 
 def test_server_events_update_the_counts() -> None:
     servers = Servers()
     assert list(servers.counts()) == []
-    assert servers.apply(told("a", "connected"))
-    assert servers.apply(told("b", "needs auth"))
-    assert servers.apply(told("c", "disabled"))
-    assert servers.apply(told("d", "starting"))
+    assert servers.apply(server_event("a", "connected"))
+    assert servers.apply(server_event("b", "needs auth"))
+    assert servers.apply(server_event("c", "disabled"))
+    assert servers.apply(server_event("d", "starting"))
     assert not servers.apply("anything else")
     assert list(servers.counts()) == [ServerCounts("mcp", 1, 1, 3)]
-    servers.apply(told("b", "connected"))
+    servers.apply(server_event("b", "connected"))
     servers.apply(LspEvent(Change("updated", LspNotice("state_changed", "ty", LspState.ERROR, "It died."))))
     servers.apply(LspEvent(Change("updated", LspNotice("state_changed", "ruff", LspState.UNSTARTED))))
     assert list(servers.counts()) == [ServerCounts("mcp", 2, 0, 3), ServerCounts("lsp", 0, 1, 1)]
@@ -95,7 +95,7 @@ async def test_narrow_screen_counts_only_failed_servers() -> None:
     async with running_server() as (_, server), open_app(server, size=(80, 24)) as screen:
 
         def is_shown(state: McpState) -> bool:
-            screen.app.connection.servers.apply(told("time", state))
+            screen.app.connection.servers.apply(server_event("time", state))
             screen.app.context.request_frame()
             return "mcp" in screen.line("top-right")
 

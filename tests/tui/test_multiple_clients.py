@@ -68,14 +68,14 @@ async def test_app_survives_a_killed_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "panel"),
+    ("prompt", "panel"),
     [
         ('tool=write {"file_path": "x", "content": "1"}', ApprovalPanel),
         ('tool=question {"questions": [{"type": "yes_no", "question": "?", "description": "!"}]}', QuestionPanel),
     ],
 )
-async def test_requests_of_a_killed_server_are_closed(ask: str, panel: type[RequestPanel]) -> None:
-    """R10: the dialog goes with the run that asked, and the next prompt is no answer to it."""
+async def test_requests_of_a_killed_server_are_closed(prompt: str, panel: type[RequestPanel]) -> None:
+    """R10: the dialog closes with its run, and the next prompt is not an answer to it."""
     async with server_directory() as directory:
         app = HoldfastApp(
             ServerLocation(directory.address, str(directory.data), can_be_started=False), directory.project()
@@ -83,7 +83,7 @@ async def test_requests_of_a_killed_server_are_closed(ask: str, panel: type[Requ
         async with server_process(directory) as first, app.run_test(size=(100, 30)) as pilot:
             screen = AppDriver(app, pilot)
             await screen.wait_until(lambda: app.connection.state == "live", "the workspace is open")
-            await screen.submit(ask)
+            await screen.submit(prompt)
             await screen.wait_for_panel(panel)
             os.kill(first.process.pid, signal.SIGKILL)
             await first.process.wait()
@@ -245,7 +245,7 @@ async def test_events_during_opening_of_a_session_are_not_lost(monkeypatch: pyte
 
 
 async def test_last_chosen_session_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of their snapshots comes first."""
+    """Whichever of their snapshots arrives first."""
     async with running_server() as (_, server), open_app(server) as screen:
         other, workspace = await server.open_workspace()
         first, second = [(await other.create_session(workspace, title)).id for title in ("First", "Second")]

@@ -151,7 +151,7 @@ def test_tokens_of_a_streaming_answer_are_estimated() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_dialog_height_follows_its_content(size: tuple[int, int]) -> None:
-    """However long the change: below the answers there is nothing, and the answers are in sight."""
+    """For changes of any length there is nothing below the answers, and the answers are visible."""
     text = "".join(f"line {number}\n" for number in range(200))
     call = Call("write", json.dumps({"file_path": "long.txt", "content": text}))
     model = ScriptedModel([Step((call,)), Step((Say("done"),))])

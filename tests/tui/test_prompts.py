@@ -18,7 +18,7 @@ from tui.app_driver import AppDriver, open_app, running_server
 
 
 async def busy(screen: AppDriver, model: FeedModel) -> None:
-    """A run that goes on until the test ends it."""
+    """Start a run that continues until the test ends it."""
     await screen.submit("go")
     await model.asked.wait()
 
@@ -108,7 +108,7 @@ async def test_queue_order_of_another_client_is_shown() -> None:
 
 
 async def test_queued_prompts_of_other_clients_are_not_restored() -> None:
-    """A cancel covers it, but it does not come into this editor."""
+    """A cancel covers it, but its text is not restored in this editor."""
     model = FeedModel()
     async with running_server(model) as (_, server), open_app(server) as screen:
         await busy(screen, model)
@@ -279,7 +279,7 @@ async def test_unsent_prompt_is_restored() -> None:
 
 
 async def test_external_editor_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the terminal cannot be handed over, nothing is lost and it is said."""
+    """If the terminal cannot be handed over, nothing is lost and the reason is shown."""
     monkeypatch.setenv("EDITOR", "true")
     async with running_server() as (_, server), open_app(server) as screen:
         screen.composer.insert("half a thought")

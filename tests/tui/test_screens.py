@@ -92,7 +92,7 @@ def check(path: Path, seen: str) -> None:
 def image(screen: AppDriver) -> str:
     """Return the screen as an image, without parts that differ between runs and without external fonts."""
     svg = screen.app.export_screenshot(title="holdfast")
-    # As long as the directory of a test, so that nothing moves.
+    # As long as the directory of a test, so that the layout does not change.
     svg = svg.replace(screen.app.connection.directory, "/home/anneke/src/project")
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"[\u2800-\u28ff]", "⠋", re.sub(r"terminal-\d+-", "terminal-", svg))
@@ -100,7 +100,7 @@ def image(screen: AppDriver) -> str:
 
 
 async def settled(screen: AppDriver) -> None:
-    """Until nothing moves any more."""
+    """Wait until the layout is stable."""
     before = ""
     while before != (now := screen.picture()):
         before = now

@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from client.every_event import TYPES, event_of
-from client.lossy import lossy
-from client.missed import SCENARIOS, Scene, attended, where_of
+from client.lossy_streams import lossy_streams
+from client.missed_events import SCENARIOS, MissedEventsFixture, attended_workspace, location_of
 from e2e.tool_client import ToolClient
 from holdfast.domain.ids import SessionId
 from holdfast.tui.server_connection import ServerConnection
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def one() -> AsyncIterator[ToolClient]:
-    async with attended() as made:
+    async with attended_workspace() as made:
         yield made
 
 
@@ -36,7 +36,7 @@ class Watched:
 
     def __init__(self, one: ToolClient) -> None:
         self._news = asyncio.Event()
-        self.connection = ServerConnection(where_of(one), str(one.project), on_change=self._news.set)
+        self.connection = ServerConnection(location_of(one), str(one.project), on_change=self._news.set)
 
     async def wait_until(self, condition: Any) -> None:  # noqa: ANN401 - any callable
         async with asyncio.timeout(20):
@@ -59,8 +59,10 @@ class Watched:
 
 
 @asynccontextmanager
-async def _links(one: ToolClient, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Scene, Watched, Watched]]:
-    scene = Scene(one, await one.session(), lossy(patch))
+async def _links(
+    one: ToolClient, patch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[MissedEventsFixture, Watched, Watched]]:
+    scene = MissedEventsFixture(one, await one.session(), lossy_streams(patch))
     missing, seeing = Watched(one), Watched(one)
     try:
         for watched in (missing, seeing):

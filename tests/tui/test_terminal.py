@@ -58,12 +58,12 @@ class Terminal:
         deadline = time.monotonic() + _TIMEOUT
         while (text in (screen := self.screen())) is not is_there:
             assert time.monotonic() < deadline, f"{text!r} did not appear or disappear:\n{screen}"
-            self.tmux("run-shell", f"sleep {_moment()}")
+            self.tmux("run-shell", f"sleep {_poll_interval()}")
         return screen
 
     def close(self) -> None:
         subprocess.run(["tmux", "-L", self._name, "kill-server"], capture_output=True, check=False)
-        # The run may still be under way: a server whose directory is removed then would stay for ever.
+        # The run may still be active: a server whose directory is removed then would stay forever.
         subprocess.run(
             [sys.executable, "-m", "holdfast", "server", "stop", "--force", "--data-dir", str(self.data)],
             env=self.environment,
@@ -73,7 +73,7 @@ class Terminal:
         )
 
 
-def _moment() -> float:
+def _poll_interval() -> float:
     """Return the seconds between two checks: a terminal does not report its changes."""
     return 0.05
 
@@ -126,7 +126,7 @@ def test_app_in_a_real_terminal(terminal: Terminal) -> None:
 
 
 def test_modified_enter_keys_in_a_real_terminal(terminal: Terminal) -> None:
-    """Alt-Enter is an Escape and an Enter where nothing newer is spoken: it queues all the same."""
+    """Alt-Enter is an Escape and an Enter in older terminals: it queues as well."""
     terminal.open()
     terminal.until("Write what you want done")
     terminal.type("words=4000 pause=40")

@@ -1,4 +1,4 @@
-"""Everything that the user needs for a decision is visible: whole changes, all answers, every word of a model."""
+"""Everything that the user needs for a decision is visible: whole changes, all answers, all text of a model."""
 
 import json
 from functools import partial
@@ -43,7 +43,7 @@ SMALL = (80, 24)
     ["Use <Foo> and Vec<u8>, &amp; so on", "<details>\nwhat is inside\n</details>", "<!-- a remark -->", "![a](b) c"],
 )
 def test_html_is_shown_as_text(text: str) -> None:
-    """A terminal shows none, and without it the sentence would say something else."""
+    """A terminal does not render it, and without it the sentence would have another meaning."""
     words = " ".join(drawn(AnswerBlock(text), 80))
     for word in text.replace("&amp;", "&").replace("![a](b)", "!a").split():
         assert word in words

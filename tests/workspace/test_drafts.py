@@ -163,6 +163,37 @@ def test_a_file_that_is_set_aside_is_restored_or_removed(tmp_path: Path) -> None
         draft.set_aside()
 
 
+def test_a_file_that_cannot_be_restored_is_kept_under_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    draft = draft_of(path)
+    draft.set_aside()
+    path.write_text("of another program")
+    with pytest.raises(ToolError):
+        draft.restore()
+    draft.discard()
+    remove_abandoned(str(tmp_path))
+    (kept,) = (name for name in names(tmp_path) if name != "a.txt")
+    assert ((tmp_path / kept).read_text(), path.read_text()) == ("old", "of another program")
+
+
+@pytest.mark.parametrize(("is_new", "mode"), [(True, 0o666), (False, 0o600)])
+def test_a_draft_of_a_replacement_is_private(tmp_path: Path, is_new: bool, mode: int) -> None:
+    """It contains what only the reader of the replaced file may see."""
+    path = tmp_path / "a.txt"
+    if not is_new:
+        path.write_text("old")
+    mask = os.umask(0)
+    try:
+        draft = draft_of(path)
+        draft.open()
+        (draft_path,) = (item for item in tmp_path.iterdir() if item != path)
+        assert stat.S_IMODE(draft_path.stat().st_mode) == mode
+    finally:
+        os.umask(mask)
+        draft.discard()
+
+
 def test_owner_is_kept_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a program does not change its owner by being edited."""
     path = tmp_path / "f"

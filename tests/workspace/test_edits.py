@@ -1,13 +1,8 @@
-"""Text replacement and diffs: correct, and in time linear in the size of the text."""
-
-import difflib
+"""Text replacement: correct, and in time linear in the size of the text."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from holdfast.domain.errors import ToolError
-from holdfast.domain.line_diff import excerpt, unified_diff
 from holdfast.workspace.files.text_edit import replace_text
 from holdfast.workspace.files.text_encoding import TextFormat, decode, line_ending
 
@@ -87,63 +82,6 @@ def test_hints() -> None:
 def test_repetitive_text_of_5_megabytes_takes_linear_time(text: str, old: str) -> None:
     """Quadratic comparison would take hours and exceed the time limit of the test."""
     assert "not in the file" in refused(text, old)
-
-
-LINES = st.lists(st.sampled_from(["", "a", "b", " a", "c c", "\t"]), max_size=30).map("\n".join)
-
-
-@given(LINES, LINES)
-def test_a_diff_can_be_applied(old: str, new: str) -> None:
-    """The diff turns the first text into the second."""
-    difference = unified_diff(old, new, "x")
-    before, after = old.split("\n"), new.split("\n")
-    before, after = (lines[:-1] if lines[-1] == "" else lines for lines in (before, after))
-    hunks = difference.text.split("\n")[2:] if difference.text else []
-    out: list[str] = []
-    at = 0
-    for line in hunks:
-        if line.startswith("@@"):
-            begin, count = (int(item) for item in line.split()[1][1:].split(","))
-            begin = begin - 1 if count else begin
-            out += before[at:begin]
-            at = begin
-        elif line.startswith("+"):
-            out.append(line[1:])
-        elif line.startswith(("-", " ")):
-            assert before[at] == line[1:]
-            at += 1
-            out += [line[1:]] * line.startswith(" ")
-    assert out + before[at:] == after
-    marks = [line[0] for line in hunks if line[:2] != "@@" and not line.startswith("(")]
-    assert (marks.count("+"), marks.count("-")) == (difference.additions, difference.removals)
-
-
-def test_a_diff_equals_that_of_difflib() -> None:
-    old = "".join(f"{number}\n" for number in range(20))
-    new = old.replace("3\n", "three\n", 1).replace("17\n", "")
-    ours = unified_diff(old, new, "f")
-    theirs = difflib.unified_diff(old.splitlines(), new.splitlines(), "f", "f", lineterm="")
-    assert ours.text.splitlines() == [*theirs]
-
-
-def test_large_texts_are_compared_in_linear_time() -> None:
-    old = "same\n" * 400_000
-    assert unified_diff(old, "x\n" + old + "y\n", "f").additions >= 2
-    lines = [f"line {number}\n" for number in range(100_000)]
-    new = [*lines[:10], "new\n", *lines[10:99_990], *lines[99_995:]]
-    difference = unified_diff("".join(lines), "".join(new), "f")
-    assert (difference.additions, difference.removals) == (1, 5)
-    assert len(unified_diff("".join(lines), "", "f").text) < 101_000
-
-
-@given(LINES, LINES, st.integers(0, 40))
-def test_excerpt_contains_difference(old: str, new: str, most: int) -> None:
-    first, second = excerpt(old, new, most)
-    assert (first, second) == ("", "") or max(len(first), len(second)) <= most
-    if (first, second) != ("", ""):
-        head = old.find(first)
-        assert head >= 0
-        assert second in new
 
 
 def test_line_ending_formats_round_trip() -> None:

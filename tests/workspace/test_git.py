@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import holdfast
@@ -499,3 +500,16 @@ def test_a_check_that_hangs_ends(top: Path, monkeypatch: pytest.MonkeyPatch) -> 
     began = time.monotonic()
     assert not git_runs_nothing_else(str(top), ENVIRONMENT)
     assert time.monotonic() - began < 5
+
+
+def test_background_commands_run_at_low_priority(top: Path, private: PrivateGit) -> None:
+    """A scan of a large work tree must not compete with the first prompt."""
+    prepared = private.prepare(str(top), ENVIRONMENT, str(top))
+    assert prepared is not None
+    show = msgspec.structs.replace(prepared, program="/usr/bin/nice")
+
+    def niceness(*, in_background: bool) -> int:
+        words = [word for word in show.command(in_background=in_background) if not word.startswith("--")]
+        return int(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
+
+    assert niceness(in_background=True) - niceness(in_background=False) == 10

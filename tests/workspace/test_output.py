@@ -1,12 +1,15 @@
 """Retained and displayed output of commands."""
 
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.workspace.process.output_capture import MAX_SHOWN, Output, shorten
+from holdfast.workspace.process import output_capture
+from holdfast.workspace.process.output_capture import MAX_SHOWN, Output, OutputFiles, shorten
 
 TEXT = "aä€🙂\r\n\x1b[31mred\x1b[0m\n"
 
@@ -93,3 +96,73 @@ def test_small_pieces_are_merged() -> None:
     assert output.size == 50_000
     assert output.buffered == "a" * len(output.buffered)
     assert 20_000 <= len(output.buffered) <= 21_024
+
+
+# Files for output that is too long to be shown
+
+
+@pytest.mark.parametrize(("pieces", "is_whole"), [(["abc", "de"], True), (["abcde"], True), (["abc", "def"], False)])
+def test_a_file_is_cut_at_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[str], is_whole: bool
+) -> None:
+    monkeypatch.setattr(output_capture, "_MAX_FILE_SIZE", 5)
+    file = OutputFiles(tmp_path / "out").new_file("out")
+    for piece in (*pieces, "" if is_whole else "more"):
+        file.add(piece)
+    file.close()
+    assert file.path is not None
+    assert (file.describe() == "All of it") == is_whole
+    assert file.path.read_text() == "abcde" + ("" if is_whole else "\n[The rest was not kept.]\n")
+    assert file.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_written_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = OutputFiles(tmp_path).new_file("out")
+    is_named = []
+    for text in ("begin", "more", "ignored"):
+        file.add(text)
+        is_named.append(file.path is not None)
+        if file._file is not None:
+            os.close(file._file.fileno())
+    assert is_named == [True, False, False]
+    (tmp_path / "blocked").write_text("")
+    lost = OutputFiles(tmp_path / "blocked").new_file("out")
+    lost.add("x")
+    assert lost.path is None
+
+
+def test_the_oldest_files_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_capture, "_MAX_FILES", 2)
+    files = OutputFiles(tmp_path)
+    paths = []
+    for number, owner in enumerate(("a", "b", "a")):
+        path = files.for_owner(owner).new_path("out")
+        path.write_text("x")
+        os.utime(path, ns=(number, number))
+        paths.append(path)
+    assert [path.exists() for path in paths] == [False, True, True]
+
+
+def test_files_of_a_session_are_removed_and_no_others(tmp_path: Path) -> None:
+    """Names in messages are untrusted: only files of the directory itself are removed."""
+    files = OutputFiles(tmp_path / "out")
+    own, other = (files.for_owner(owner).new_path("out") for owner in ("s", "t"))
+    outside = tmp_path / "old.txt"
+    earlier = tmp_path / "out/old.txt"
+    for path in (own, other, outside, earlier):
+        path.write_text("x")
+    files.remove("s", ["../old.txt", str(outside)])
+    assert [path.exists() for path in (own, other, outside, earlier)] == [False, True, True, False]
+
+
+def test_an_excerpt_never_shows_more_than_is_kept() -> None:
+    output = Output(4)
+    output.feed(b"abcdefghijkl")
+    assert output.excerpt(100) == shorten_reference("abcd", "ijkl")
+    assert output.excerpt(4) == shorten_reference("ab", "kl")
+
+
+def shorten_reference(head: str, tail: str) -> str:
+    output = Output(1)
+    output.feed(b"xyz")
+    return output.excerpt(2).replace("x", head, 1)[:-1] + tail

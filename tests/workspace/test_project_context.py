@@ -124,6 +124,41 @@ async def test_a_changed_file_is_read_again_and_the_rest_stays(tmp_path: Path) -
     assert (second.date, second.git) == (first.date, first.git)
 
 
+async def test_each_source_of_the_context_is_noticed_and_the_date_stays(tmp_path: Path) -> None:
+    days = iter(["Monday", "Tuesday"])
+    options = ContextOptions()
+    loader = ContextLoader(str(tmp_path), lambda: options, today=lambda: next(days))
+    first = await loader.load(SESSION)
+    assert await loader.load(SESSION) is first
+    for options in (ContextOptions(trailer="By me"), ContextOptions(notes=("# Note",)), ContextOptions()):
+        seen = await loader.load(SESSION)
+        assert (seen.trailer, seen.notes, seen.date) == (options.trailer, options.notes, "Monday")
+
+
+async def test_a_session_is_scanned_once_and_the_least_recently_used_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.workspace.project_context._MAX_SESSIONS", 2)
+    scans: list[Scan] = []
+
+    def scan() -> Scan:
+        scans.append(Scan(0.0))
+        return scans[-1]
+
+    loader = ContextLoader(str(tmp_path), scan=scan)
+    for session in ("a", "b", "a", "c", "a", "b"):
+        await loader.load(SessionId(session))
+    assert len(scans) == 4, "only b was forgotten and scanned again"
+
+
+def test_the_size_of_what_is_left_out(tmp_path: Path) -> None:
+    """Characters of the part that was read, and bytes of the rest."""
+    for name, size in (("AGENTS.md", 32_768), ("CLAUDE.md", 32_769), ("GEMINI.md", 200_000)):
+        put(tmp_path, name, name[0] * size)
+    files = read_context_files(find_context_sources(tmp_path, ()))
+    assert [file.left_out for file in files] == [0, 1, 200_000 - 32_768]
+
+
 async def test_the_result_of_a_scan_stays_with_its_message(tmp_path: Path) -> None:
     """The first request has it if the scan is done by then, otherwise the next one; nothing waits for it."""
     scan = Scan(0.0)

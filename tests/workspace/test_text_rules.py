@@ -1,4 +1,4 @@
-"""Texts, edits, differences, histories, environments: each rule at its bounds. No program is run."""
+"""Texts, edits, histories, environments: each rule at its bounds. No program is run."""
 
 import itertools
 import os
@@ -9,11 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.domain import line_diff
 from holdfast.domain.errors import NotFound, ToolError
 from holdfast.domain.files import FileVersion, Origin
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.line_diff import excerpt, unified_diff
 from holdfast.workspace import project_context
 from holdfast.workspace.files import ignore_files, text_edit, text_encoding
 from holdfast.workspace.files import undo as history
@@ -192,73 +190,6 @@ def test_clauses_of_edits() -> None:
         "'\\t' in extra and theirs and ('\\t' not in theirs) -> theirs and '\\t' not in theirs": "no tab to replace"
     }
     assert_every_clause_decides(text_edit._convert_indentation, check, equivalent=equivalent)
-
-
-# Differences
-
-
-def test_differences_are_small() -> None:
-    """Lines that occur once in both texts anchor the others."""
-    old = "one\ntwo\nsame\nsame\nthree\nfour\n"
-    assert unified_diff(old, "one\nsame\nsame\ntwo\nthree\nfour\n", "f").removals == 2
-    moved = unified_diff("a\nb\nc\nd\ne\n", "e\na\nb\nc\nd\n", "f")
-    assert (moved.additions, moved.removals) == (1, 1)
-    assert (unified_diff(old, old, "f").text, unified_diff(old, old, "f").additions) == ("", 0)
-    only = unified_diff("a\n", "a", "f")
-    assert (only.text, only.additions, only.removals) == (
-        "--- f\n+++ f\n(only line ends or the end of the file differ)",
-        0,
-        0,
-    )
-    plain = unified_diff("a\nb\n", "a\nc\nd\n", "f")
-    assert plain.text == "--- f\n+++ f\n@@ -1,2 +1,3 @@\n a\n-b\n+c\n+d"
-    assert plain.counts == "2 lines added, 1 removed"
-    assert unified_diff("", "a\n", "f").counts == "1 line added, 0 removed"
-    assert unified_diff("", "a\n", "f").text.split("\n")[2] == "@@ -0,0 +1,1 @@"
-
-
-def test_changes_that_are_near_share_a_hunk() -> None:
-    lines = [str(number) for number in range(1, 21)]
-    for gap, hunks in ((6, 1), (7, 2)):
-        new = list(lines)
-        new[3], new[4 + gap] = "x", "y"
-        assert unified_diff("\n".join(lines), "\n".join(new), "f").text.count("@@ -") == hunks, gap
-    new = list(lines)
-    new[9] = "x"
-    assert unified_diff("\n".join(lines), "\n".join(new), "f").text.split("\n")[2:] == [
-        "@@ -7,7 +7,7 @@", " 7", " 8", " 9", "-10", "+x", " 11", " 12", " 13",
-    ]  # fmt: skip
-
-
-def test_a_long_difference_is_cut_and_its_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = unified_diff("", "ab\ncd\n", "f")
-    for most, is_cut in ((len(whole.text) + 1, False), (len(whole.text), True)):
-        monkeypatch.setattr(line_diff, "MAX_DIFF_TEXT", most)
-        found = unified_diff("", "ab\ncd\n", "f")
-        assert found.text.endswith("… the rest of the difference is left out") is is_cut
-        assert (found.additions, found.removals) == (2, 0)
-    monkeypatch.setattr(line_diff, "MAX_DIFF_TEXT", 0)
-    assert unified_diff("", "a\n", "f").text == "… the rest of the difference is left out"
-    monkeypatch.undo()
-    # Without anchors a short range is compared line by line, a long one is replaced as a whole.
-    old, new = "a\na\nb\nb\n", "b\nb\na\na\n"
-    for most, additions in ((16, 2), (15, 4)):
-        monkeypatch.setattr(line_diff, "MAX_COMPARED_PAIRS", most)
-        assert unified_diff(old, new, "f").additions == additions
-
-
-def test_an_excerpt_has_a_few_lines_around_the_change() -> None:
-    lines = [f"line {number}" for number in range(1, 21)]
-    old = "\n".join(lines)
-    new = old.replace("line 10", "changed")
-    assert excerpt(old, new, len(old)) == (old, new)
-    before, after = excerpt(old, new, len(old) - 1)
-    assert before.split("\n") == [*lines[6:13], ""]
-    assert after.split("\n") == [*lines[6:9], "changed", *lines[10:13], ""]
-    assert excerpt(old, new, 10) == ("", "")
-    assert excerpt("a\nb", "a\nc" + "x" * 9, 8) == ("", "")
-    assert excerpt("x" * 9, "x" * 9 + "y", 9) == ("", "")
-    assert excerpt("", "", 0) == ("", "")
 
 
 # Output

@@ -1,16 +1,22 @@
 """Private addresses, redacted secrets, and certificate checks against the requested host."""
 
 import asyncio
+import gzip
 import ssl
 import subprocess
-from collections.abc import Sequence
+import zlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from holdfast.config.redaction import HIDDEN, redact_text
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.web_client import Target, WebClient, address_note, parse_target
+from holdfast.workspace.web_client import Target, WebClient, WebResponse, _proxy, address_note, parse_target
 from stream_servers import stream_server
 from workspace.web_server import WebServer
 
@@ -35,6 +41,8 @@ def test_public_hosts(host: str) -> None:
 
 def test_cloud_metadata_hosts() -> None:
     assert "credentials" in address_note("169.254.169.254")
+    for address in ("127.0.0.1", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"):
+        assert address_note(address) == f"this computer ({address})"
 
 
 def test_targets() -> None:
@@ -75,6 +83,135 @@ async def test_certificate_is_checked_against_host_name(tmp_path: Path) -> None:
         with pytest.raises(ToolError, match="could not be asked"):
             async with web.get(parse_target(f"https://bad.example:{port}/"), agree, {}):
                 pass
+
+
+# Redirects, proxies and sizes, without a network
+
+PRIVATE = {"inside.example": "10.0.0.9"}
+
+
+class Hops:
+    """A client whose responses are given: for each address the one it redirects to, or nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, redirects: dict[str, str]) -> None:
+        self.asked: list[tuple[str, bool, bool]] = []
+        self._redirects = redirects
+        self.web = WebClient(self._resolve)
+        self.web._http_library = object()
+        monkeypatch.setattr(self.web, "_open", self._open)
+
+    async def _resolve(self, host: str, _: int) -> Sequence[str]:
+        return [PRIVATE.get(host, "93.184.215.14")]
+
+    @asynccontextmanager
+    async def _open(self, target: Target, *_: object) -> AsyncIterator[SimpleNamespace]:
+        location = self._redirects.get(target.url)
+        headers = {"location": location} if location else {}
+        yield SimpleNamespace(status_code=302 if location else 200, headers=headers, charset_encoding=None)
+
+    async def consent(self, target: Target) -> None:
+        self.asked.append((target.url, bool(target.note), target.is_agreed))
+
+    async def get(self, url: str) -> str:
+        async with self.web.get(parse_target(url), self.consent, {}) as answer:
+            return answer.url
+
+
+PUBLIC, SECURE = "http://a.example/", "https://a.example/"
+
+
+@pytest.mark.parametrize(
+    ("chain", "asked"),
+    [
+        ([PUBLIC], []),
+        ([PUBLIC, "http://a.example/b"], [("http://a.example/b", False, True)]),
+        ([PUBLIC, SECURE], [(SECURE, False, True)]),
+        ([SECURE, PUBLIC], [(PUBLIC, False, False)]),
+        ([PUBLIC, "http://a.example:8080/"], [("http://a.example:8080/", False, False)]),
+        (["http://a.example:443/", SECURE], [(SECURE, False, False)]),
+        ([PUBLIC, "http://b.example/"], [("http://b.example/", False, False)]),
+        (["http://inside.example/"], [("http://inside.example/", True, False)]),
+        (
+            ["http://inside.example/", "http://inside.example/b"],
+            [("http://inside.example/", True, False), ("http://inside.example/b", False, True)],
+        ),
+        (
+            [PUBLIC, "http://inside.example/"],
+            [("http://inside.example/", False, False), ("http://inside.example/", True, False)],
+        ),
+        (["http://localhost/"], []),
+        (
+            ["http://localhost/", "https://localhost/"],
+            [("https://localhost/", True, True), ("https://localhost/", True, False)],
+        ),
+        (["http://localhost/", "http://localhost:8080/"], [("http://localhost:8080/", True, False)]),
+    ],
+)
+async def test_consent_along_redirects(
+    chain: list[str], asked: list[tuple[str, bool, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An approval covers one host and port; a private address needs its own."""
+    hops = Hops(monkeypatch, dict(pairwise(chain)))
+    assert await hops.get(chain[0]) == chain[-1]
+    assert hops.asked == asked
+
+
+@pytest.mark.parametrize(("count", "is_followed"), [(9, True), (10, False)])
+async def test_redirects_are_followed_up_to_a_number(
+    count: int, is_followed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [f"http://a.example/{number}" for number in range(count + 1)]
+    hops = Hops(monkeypatch, dict(pairwise(urls)))
+    if is_followed:
+        assert await hops.get(urls[0]) == urls[-1]
+    else:
+        with pytest.raises(ToolError, match="more than 10 times"):
+            await hops.get(urls[0])
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "proxy"),
+    [
+        (PUBLIC, {}, ""),
+        (PUBLIC, {"HTTP_PROXY": "p"}, "p"),
+        (PUBLIC, {"https_proxy": "p"}, ""),
+        (SECURE, {"https_proxy": "p", "all_proxy": "q"}, "p"),
+        (PUBLIC, {"https_proxy": "p", "ALL_PROXY": "q"}, "q"),
+        (PUBLIC, {"http_proxy": "", "all_proxy": "q"}, "q"),
+        ("http://localhost/", {"http_proxy": "p"}, ""),
+        ("http://10.0.0.1/", {"all_proxy": "p"}, ""),
+        *(
+            (PUBLIC, {"http_proxy": "p", "no_proxy": names}, "")
+            for names in ("*", "a.example", "x, .EXAMPLE", "example", "A.Example ,y")
+        ),
+        *((PUBLIC, {"http_proxy": "p", "no_proxy": names}, "p") for names in ("", "b.example", "ple", "x.a.example")),
+    ],
+)
+def test_the_proxy_of_a_request(url: str, environment: dict[str, str], proxy: str) -> None:
+    assert _proxy(parse_target(url), environment) == proxy
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(5, (b"hello", False)), (4, (b"hell", True)), (6, (b"hello", False))])
+@pytest.mark.parametrize("encoding", ["", "identity", "gzip", "deflate"])
+async def test_a_body_up_to_a_limit(encoding: str, limit: int, expected: tuple[bytes, bool]) -> None:
+    packed = {"gzip": gzip.compress(b"hello"), "deflate": zlib.compress(b"hello")}.get(encoding, b"hello")
+    assert await response_of(packed, encoding).read(limit) == expected
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br"])
+async def test_a_body_that_cannot_be_unpacked(encoding: str) -> None:
+    with pytest.raises(ToolError):
+        await response_of(gzip.compress(b"hello")[:-3], encoding).read(100)
+
+
+def response_of(body: bytes, encoding: str) -> WebResponse:
+    async def pieces() -> AsyncIterator[bytes]:
+        for place in range(0, len(body), 3):
+            yield body[place : place + 3]
+
+    headers = {"content-encoding": encoding, "content-length": str(len(body))}
+    response = SimpleNamespace(status_code=200, headers=headers, charset_encoding=None, aiter_raw=pieces)
+    return WebResponse(cast(Any, response), PUBLIC)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.cli.console.run_output import print_stderr
 from holdfast.cli.fast_import import load_msgspec, signals_blocked
 from holdfast.client.server_launcher import EXIT_ADDRESS_IN_USE, ListenAddresses, listen_addresses
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
@@ -56,6 +55,8 @@ def run_server(args: ServeArgs) -> int:
         finally:
             listener.close()
     except HoldfastError as error:
+        from holdfast.cli.console.run_output import print_stderr
+
         print_stderr(f"Error: {error}")
         is_taken = isinstance(error, (AddressTaken, DataDirectoryBusy))
         return EXIT_ADDRESS_IN_USE if is_taken and args.started_by_client else 1

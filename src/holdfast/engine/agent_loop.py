@@ -116,6 +116,7 @@ async def run_summary_turn(turn: Turn, run_context: RunContext, briefing: Briefi
 
 
 async def _loop_for(turn: Turn, run_context: RunContext, briefing: Briefing) -> "_Loop":
+    # A prompt must not wait for MCP servers (decision 16); only unattended runs do, for a bounded time.
     if run_context.extensions_ready is not None and not turn.run.interactive:
         await run_context.extensions_ready()
     place = await run_context.project_context(turn.run.session_id)
@@ -182,6 +183,7 @@ class _Loop:
         """Make one provider request and run its tool calls. Return whether another step follows."""
         tools = await self._tools.current()
         request = self._request(self._available_tools(tools))
+        # The empty message is stored before the request, so that every streamed part belongs to a stored message.
         await self._turn.begin_step(self._info)
         self._publish_fallback()
         try:
@@ -196,9 +198,11 @@ class _Loop:
         results = self._turn.messages[before:]
         answer = assembly.message()
         self._signatures.append(signature(answer, results))
+        # A model that repeats the same calls with the same results would continue until a limit ends the run.
         continues = continues and not is_repeating(self._signatures)
         usage = _usage(assembly, request, answer)
         finish, patch = Finish(reason, self._turn.now_ms() // 1000), PatchSession(self._patch(assembly, usage))
+        # The last response is stored with the end of the run, in one write instead of two.
         if not continues and not self._is_nearly_full(usage):
             self._turn.finish_last_step(finish, patch)
             return False
@@ -230,6 +234,7 @@ class _Loop:
         if not assembly.message().tool_calls:
             return False, reason
         message = await self._turn.store_open_message()
+        # The arguments of a response that was cut off may be incomplete, even if they can be parsed.
         if assembly.finish in ("length", "content_filter"):
             await reject_calls(self._turn, message, NOT_RUN)
             return False, reason

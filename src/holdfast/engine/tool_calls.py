@@ -207,6 +207,7 @@ class _Step:
         arguments = msgspec.json.decode(call.input, type=dict[str, object])
         use = ToolUse(self.turn.run.session_id, self.turn.run.run_id, call.id, call.name, arguments)
         ruling = await self.run_context.hooks.before_tool(use)
+        # Before permission is requested: the user must see the arguments that are executed.
         if ruling.input is not None:
             use = msgspec.structs.replace(use, input=ruling.input)
             await self.turn.rewrite_call(call.id, msgspec.json.encode(use.input).decode())
@@ -235,6 +236,7 @@ class _Step:
             raise
         except ToolError as error:
             return ToolOutcome(str(error), is_error=True)
+        # These end the run; as a tool result, the model would only try again.
         except (StorageError, TurnClosed):
             raise
         except asyncio.CancelledError:
@@ -247,6 +249,7 @@ class _Step:
 async def run_calls(turn: Turn, run_context: RunContext, message: Message, tools: Sequence[Tool]) -> bool:
     """Run the calls of `message` and store a result for each. Return whether one of them stops the turn."""
     step = _Step(turn, run_context, message, tools)
+    # Consecutive calls of parallel tools run together; any other call waits for those before it.
     for is_parallel, calls in groupby(message.tool_calls, key=step.is_parallel):
         if is_parallel:
             await _run_parallel(step, calls, run_context.settings.parallel_tools)

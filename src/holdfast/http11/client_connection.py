@@ -161,6 +161,7 @@ class RequestWatchdog:
         self._timer = self._loop.call_later(min(seconds, self._between), self._check)
 
     def _check(self) -> None:
+        # Data that are received but not read prove that the server is not silent.
         if any(connection.has_unread for connection in self._registered):
             self.last = self._loop.time()
         left = self.last + self.timeout - self._loop.time()
@@ -225,8 +226,9 @@ class Connection(asyncio.Protocol):
             if self._unread > _MAX_UNREAD and not self._is_paused and self._transport is not None:
                 self._is_paused = True
                 self._transport.pause_reading()
+        # The response was drained in time, so the connection can be reused.
         if self._is_abandoned and parser.is_done:
-            self._release()
+            self._return_to_pool()
         self._wake()
 
     def eof_received(self) -> bool:
@@ -275,6 +277,7 @@ class Connection(asyncio.Protocol):
         self.requests += 1
         if watchdog is not None:
             watchdog.register(self)
+            # The request was aborted before it was sent; `register` has closed the connection.
             if watchdog.is_over:
                 return
         self._transport.writelines(request)
@@ -308,9 +311,10 @@ class Connection(asyncio.Protocol):
             return
         self._pieces, self._unread = [], 0
         if self._is_complete:
-            self._release()
+            self._return_to_pool()
         else:
             self._is_abandoned = True
+            # Draining a short rest is cheaper than a new connection; a stream without end must not be drained.
             self._timer = self._loop.call_later(DRAIN_SECONDS, self.abort)
             self._resume()
 
@@ -358,7 +362,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _release(self) -> None:
+    def _return_to_pool(self) -> None:
         """Return the connection to the pool, or close it if the server does not keep it open."""
         self._stop_timer()
         parser, self._parser = self._parser, None

@@ -85,6 +85,7 @@ def _absolute(place: str, path: str) -> str:
 def _redirection_uses(operator: str, target: Word) -> Iterator[FileUse]:
     if operator.startswith("<<") or not target.is_literal:
         return
+    # `2>&1` and `>&-` duplicate or close a descriptor; no file is involved.
     if operator in (">&", "<&") and (target.text.rstrip("-").isdecimal() or target.text == "-"):
         return
     if operator in ("<", "<>", "<&"):
@@ -104,6 +105,7 @@ def _written_paths(command: ShellCommand) -> Iterator[str]:
     if name in _WRITES_ALL_OPERANDS:
         yield from operands
     if name in _WRITES_LAST_OPERAND and operands:
+        # The target may be a directory, which is not known here: then the files in it are written.
         sources = operands if len(operands) == 1 else operands[:-1]
         for target in (operands[-1], *_target_options(words)):
             yield target
@@ -177,6 +179,7 @@ def directories(line: ShellLine, start: str) -> tuple[str, ...] | None:
     """Return the directories in which parts of the line may run; None if they are not known."""
     found = {start: None}
     moves = [command for command in line.commands if command.name in _MOVES]
+    # Each move may fail or succeed, which doubles the possible directories; in a loop there is no limit.
     if len(moves) > _MAX_MOVES or (moves and line.repeats):
         return None
     for move in moves:
@@ -185,6 +188,7 @@ def directories(line: ShellLine, start: str) -> tuple[str, ...] | None:
             return None
         for place in tuple(found):
             there = posixpath.join(place, target.text)
+            # The shell removes `..` from the text; the kernel follows links first. Both results are possible.
             found |= {there: None, posixpath.normpath(there): None}
     return tuple(found)
 
@@ -260,6 +264,7 @@ def _spellings(
             names |= {path: None, posixpath.basename(path): None}
             if not _is_pattern(wanted) and files.is_same(path, wanted):
                 names[wanted] = None
+    # Some file systems ignore case, so that `RM` runs `rm`.
     if any(name.casefold() == posixpath.basename(wanted).casefold() for name in names):
         names[wanted] = None
     for name in names:

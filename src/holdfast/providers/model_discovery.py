@@ -361,9 +361,9 @@ async def _connect_error(url: str) -> str:
 
 async def _fetch(target: DiscoveryTarget, url: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
     """Request a JSON object. Raises `_UnexpectedResponse`."""
-    import httpx2  # noqa: PLC0415 - http_client has loaded it in a thread
-
     client = await http_client(url)
+    import httpx2  # noqa: PLC0415 - http_client has just loaded it in a thread
+
     headers = {"accept": "application/json", **dict(target.headers)}
     method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
     try:

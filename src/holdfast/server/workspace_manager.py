@@ -232,6 +232,7 @@ class WorkspaceManager:
             Path(body.path), environment, unattended=unattended, on_busy=self._update_busy
         )
         known = self._handles.get(workspace.record.id)
+        # Another client opened the same directory while this request waited; both share the workspace.
         if known is not None and known.workspace is workspace:
             known.services.add_client_keys(environment)
             return known
@@ -244,6 +245,7 @@ class WorkspaceManager:
         if workspace.recovered.withdrawn:
             self.withdrawn[handle.id] = workspace.recovered.withdrawn
         self._schedule_check()
+        # Recovery may have started runs before the workspace was registered, when `on_busy` could not report them.
         if handle.is_busy:
             handle.was_busy = True
             self.apply(presence.WorkBegan(handle.id))
@@ -392,6 +394,7 @@ class WorkspaceManager:
                     self._schedule_event(seconds, (workspace, client), over)
                 case presence.ArmLinger(generation=generation):
                     self._schedule_event(self._graces.linger, "linger", presence.LingerOver(generation))
+                # `close` closes all workspaces itself.
                 case presence.CloseWorkspace() if self.is_closed:
                     pass
                 case presence.CloseWorkspace(workspace=workspace):
@@ -429,6 +432,7 @@ class WorkspaceManager:
             handle.id, handle.path, handle.yolo, handle.debug, env=handle.env
         )
         self.apply(presence.Closed(handle.id))
+        # `Closed` may have caused `OpenWorkspace`, which needs the body; it is executed synchronously.
         del self._closing_bodies[handle.id]
         self._schedule_release()
 

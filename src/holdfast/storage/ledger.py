@@ -103,6 +103,7 @@ def commit_batch(connection: apsw.Connection, batch: Batch, at: int) -> Committe
     if batch.ticket == row.ticket:
         packed = workspace_table.last_answers(connection, row)
         return Committed(unpack_answers(packed, row.newest, rows.log, rows.runs), row.key, row.newest, row.newest)
+    # Only the answers of the last batch are stored.
     if batch.ticket < row.ticket:
         raise StorageUnknown("A later batch was already stored; the result of this one is no longer known.")
     answers = _apply_writes(connection, batch.writes, rows, row.newest)

@@ -71,6 +71,7 @@ class Readers:
 
 def _read(connection: apsw.Connection, job: Job[T]) -> object:
     try:
+        # One snapshot for all statements of the job, whatever the writer commits meanwhile.
         connection.execute("BEGIN")
         try:
             return job.work(connection)

@@ -129,7 +129,8 @@ def _read_file(source: ContextSource, seen: set[object], room: int) -> ContextFi
     if not text or text in seen:
         return None
     seen.add(text)
-    return ContextFile(source.path, text[:room], max(0, len(text) - room, status.st_size - 4 * room))
+    unread = max(0, status.st_size - 4 * room)
+    return ContextFile(source.path, text[:room], max(0, len(text) - room) + unread)
 
 
 def _fingerprint(sources: Iterable[ContextSource]) -> tuple[tuple[str, int, int], ...]:

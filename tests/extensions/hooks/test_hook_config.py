@@ -134,6 +134,11 @@ def test_session_start_can_be_matched() -> None:
     assert [hook.command for hook in matching_hooks(hooks, "SessionStart", "resume")] == ["all"]
 
 
+@pytest.mark.parametrize(("value", "disables"), [(True, True), (False, False), ("false", False), (1, False)])
+def test_hooks_are_disabled_by_true_alone(value: object, disables: bool) -> None:
+    assert parse_claude_settings(json.dumps({"disableAllHooks": value}).encode(), "f").disables_all == disables
+
+
 def test_a_command_is_run_once() -> None:
     twice = [Hook("RunEnd", "x", name="a"), Hook("RunEnd", "y"), Hook("RunEnd", "x", name="b")]
     assert [hook.name or hook.command for hook in matching_hooks(twice, "RunEnd")] == ["a", "y"]

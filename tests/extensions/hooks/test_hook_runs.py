@@ -218,9 +218,9 @@ class HookFixture:
             self.configuration,
             Credentials(str(top / "c.toml"), {"HOLDFAST_KEYRING": "0"}),
             cast(Any, shell),
-            {"PATH": "/usr/bin:/bin"},
+            {"PATH": "/usr/bin:/bin", "WITHHELD": "x", "OTHER": "key-value", "CRUSH_EVENT": "of the client"},
             lambda _: None,
-            lambda: (("WITHHELD",), ()),
+            lambda: (("WITHHELD",), ("key-value",)),
         )
         self.hooks = Hooks(ground, self.place.environment)
 
@@ -325,7 +325,7 @@ def test_input_of_tool_hooks(tmp_path: Path) -> None:
         given = {f"{prefix}_{name}": value for prefix in ("HOLDFAST", "CRUSH") for name, value in wanted.items()}
         assert first.environment.items() >= given.items()
         assert first.environment["CLAUDE_PROJECT_DIR"] == str(fixture.place.project)
-        assert "WITHHELD" not in first.environment
+        assert not {"WITHHELD", "OTHER"} & first.environment.keys()
         other = await fixture.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
         assert other == HookOutcome()
         assert len(fixture.shell.processes) == 2
@@ -340,6 +340,52 @@ def test_input_of_tool_hooks(tmp_path: Path) -> None:
             "PostToolUse": [{"command": "after", "matcher": "^bash$"}],
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "is_passed"), [("x" * 65_536, True), ("x" * 65_537, False), ("a\0b", False), (5, False)]
+)
+def test_input_that_fits_no_variable_is_only_in_the_event(tmp_path: Path, command: object, is_passed: bool) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        await fixture.hooks.before_tool(
+            ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "bash", {"command": command})
+        )
+        (process,) = fixture.shell.processes
+        assert ("HOLDFAST_TOOL_INPUT_COMMAND" in process.environment) == is_passed
+        assert json.loads(process.received)["tool_input"] == {"command": command}
+
+    run_scenario(
+        tmp_path, scenario, Shell(before=lambda process: process.end()), {"PreToolUse": [{"command": "before"}]}
+    )
+
+
+def test_names_in_the_dialect_of_a_hook(tmp_path: Path) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        hooks = {name: group(f"theirs {name}") for name in ("PreToolUse", "UserPromptSubmit", "Stop")}
+        fixture.place.write(fixture.place.home / ".claude/settings.json", json.dumps({"hooks": hooks}))
+        await fixture.hooks.before_tool(ToolUse(SessionId("s"), RunId("r"), ToolCallId("c"), "view", {}))
+        await fixture.hooks.before_prompt(run_of("s"), "x", is_first=False)
+        fixture.hooks.after_run(end_of("r"))
+        await elapse(1)
+        received = [json.loads(process.received) for process in fixture.shell.processes]
+        assert [(facts["event"], facts["hook_event_name"], facts.get("tool_name")) for facts in received] == [
+            ("PreToolUse", "PreToolUse", "view"),
+            ("PreToolUse", "PreToolUse", "Read"),
+            ("UserPromptSubmit", "UserPromptSubmit", None),
+            ("RunEnd", "Stop", None),
+        ]
+
+    shell = Shell(ours=lambda process: process.end(), theirs=lambda process: process.end())
+    run_scenario(tmp_path, scenario, shell, {"PreToolUse": [{"command": "ours"}]})
+
+
+def test_a_session_that_begins_adds_its_context_without_a_hook_for_prompts(tmp_path: Path) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        first = await fixture.hooks.before_prompt(run_of("a"), "hello", is_first=True)
+        assert first == HookOutcome(context="from the start")
+
+    shell = Shell(begins=lambda process: process.end(0, "from the start"))
+    run_scenario(tmp_path, scenario, shell, {"SessionStart": [{"command": "begins"}]})
 
 
 def test_session_start_runs_once_and_prompt_hook_for_each_prompt(tmp_path: Path) -> None:
@@ -379,6 +425,30 @@ def test_started_sessions_are_remembered_up_to_bound(tmp_path: Path, monkeypatch
     run_scenario(
         tmp_path, scenario, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]}
     )
+
+
+def test_the_oldest_session_is_forgotten_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        for session in ("a", "b", "c", "c", "b", "a"):
+            await fixture.hooks.before_prompt(run_of(session), "x", is_first=False)
+        begun = [json.loads(process.received)["session_id"] for process in fixture.shell.processes]
+        assert begun == ["a", "b", "c", "a"]
+
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_SESSIONS", 2)
+    run_scenario(
+        tmp_path, scenario, Shell(begins=lambda process: process.end()), {"SessionStart": [{"command": "begins"}]}
+    )
+
+
+def test_hooks_for_ends_run_concurrently_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(fixture: HookFixture) -> None:
+        for run in ("one", "two", "three"):
+            fixture.hooks.after_run(end_of(run))
+        await elapse(1)
+        assert [json.loads(process.received)["run_id"] for process in fixture.shell.processes] == ["one", "two"]
+
+    monkeypatch.setattr("holdfast.extensions.hooks.hooks._MAX_CONCURRENT", 2)
+    run_scenario(tmp_path, scenario, Shell(), {"RunEnd": [{"command": "ends"}]})
 
 
 def test_run_end_hooks_run_in_background_with_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.locations import locate_settings
 from holdfast.domain.settings import LspSettings, Options, Settings
 from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.lsp import server_config
 from holdfast.extensions.lsp.server_config import (
     CATALOGUE,
     ProjectFacts,
@@ -196,6 +197,22 @@ def test_server_availability_for_file(work: Path, tmp_path: Path) -> None:
     assert is_any_available(server_configs(Settings()), site_of(work, bin_))
     assert not is_any_available(server_configs(Settings()), site_of(work, tmp_path))
     assert not is_any_available(server_configs(Settings()), site_of(tmp_path / "work2", bin_))
+
+
+def test_availability_examines_each_name_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs on the event loop before a prompt: its cost must not be names times servers."""
+    examined: list[str] = []
+    real = server_config.language_id
+
+    def counted(name: str) -> str:
+        examined.append(name)
+        return real(name)
+
+    monkeypatch.setattr(server_config, "language_id", counted)
+    for number in range(100):
+        (tmp_path / f"{number}.py").touch()
+    assert not is_any_available(server_configs(Settings()), site_of(tmp_path, tmp_path / "no programs"))
+    assert len(examined) == 100
 
 
 def test_servers_get_no_model_keys(work: Path, tmp_path: Path) -> None:

@@ -178,3 +178,9 @@ async def test_elicitation_ends_with_run_or_decline() -> None:
         alone = await one.call_tools(session, ASK, interactive=False)
         assert (await one.run_end(alone)).outcome == "completed"
         assert "cancelled" in (await _result(one, session)).content
+
+
+@pytest.mark.parametrize(("count", "is_asked"), [(MAX_FIELDS, True), (MAX_FIELDS + 1, False)])
+def test_a_form_has_a_bounded_number_of_fields(count: int, is_asked: bool) -> None:
+    schema = {"properties": {f"f{number}": {"type": "string"} for number in range(count)}}
+    assert len(form_fields("s", {"requestedSchema": schema})) == (count if is_asked else 0)

@@ -65,6 +65,20 @@ def test_media_that_are_too_large_or_broken_are_named() -> None:
     assert "[image that cannot be read]" in outcome.content
 
 
+def test_bounds_of_media_and_errors() -> None:
+    for size, is_passed in ((MAX_MEDIA_BYTES, True), (MAX_MEDIA_BYTES + 1, False)):
+        data = base64.b64encode(bytes(size)).decode()
+        assert bool(tool_outcome(result_of(picture(data)), takes_media=True).data) == is_passed
+    for value, is_error in ((True, True), (False, False), ("false", False), (1, False), (None, False)):
+        assert tool_outcome(result_of(words("x"), isError=value), takes_media=True).is_error == is_error
+
+
+def test_an_empty_resource_is_text() -> None:
+    for item in (McpContents("u", "", "", ""), McpContents("u", "text/plain", "", "")):
+        assert resource_outcome((item,), takes_media=False).content == '<resource uri="u">\n\n</resource>'
+    assert "not shown" in resource_outcome((McpContents("u", "", "", "QUI="),), takes_media=False).content
+
+
 def test_structured_content_is_shown_unless_text_repeats_it() -> None:
     published = tool_outcome(result_of(words('{"a": [1]}'), structuredContent={"a": [1]}), takes_media=True)
     assert published.content == '{"a": [1]}'

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from e2e.cli_environment import CliEnvironment, asks, cli_environment
+from e2e.cli_environment import CliEnvironment, cli_environment, model_requests
 from e2e.tool_client import tool_client
 from extensions.mcp.authorization_server import authorization_server
 from extensions.mcp.servers import (
@@ -230,7 +230,7 @@ async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -
         shown = await stage.call("mcp")
         assert shown.out.count("not trusted") == 2
         assert "holdfast trust" in shown.err
-        await here.asked("hello")
+        await here.send_and_wait("hello")
         assert running_processes(tmp_path) == []
         await stage.stdout_of("trust", "--yes")
         assert {name: info.state for name, info in (await settled_states(stage)).items()} == {
@@ -254,8 +254,8 @@ async def test_r4_killed_server_leaves_no_mcp_server(tmp_path: Path) -> None:
         )
         pid = await stage.serve_again()
         here = await stage.open_workspace()
-        await here.asked("hello")
-        assert "mcp_time_convert_time" in json.dumps(asks(stage.provider)[-1].json["tools"])
+        await here.send_and_wait("hello")
+        assert "mcp_time_convert_time" in json.dumps(model_requests(stage.provider)[-1].json["tools"])
         assert len(running_processes(tmp_path)) == 2
         os.kill(pid, signal.SIGKILL)
         await wait_until_dead(tmp_path)
@@ -279,8 +279,8 @@ async def test_r12_mcp_server_gets_no_model_key() -> None:
         stage.settings.write_text(settings + given + allowed + '[mcp.all.env]\nOWN = "for-$ANOTHER"\n')
         await stage.serve_again()
         here = await stage.open_workspace()
-        await here.asked("go")
-        published = json.dumps(asks(stage.provider)[-1].json["messages"])
+        await here.send_and_wait("go")
+        published = json.dumps(model_requests(stage.provider)[-1].json["messages"])
         assert "seen-by-all" in published
         assert "for-seen-by-all" in published
         assert "k-walking-1234567" not in published

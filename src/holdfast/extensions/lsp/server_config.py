@@ -12,7 +12,7 @@ script.
 import glob
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -176,6 +176,12 @@ def language_id(name: str) -> str:
     return LANGUAGE_IDS.get(small) or LANGUAGE_IDS.get(ending) or ending
 
 
+def file_words(name: str) -> tuple[str, ...]:
+    """Return the words by which settings can name the type of a file: its name, extension and language."""
+    small = name.lower()
+    return name, small, small.rpartition(".")[2], language_id(name)
+
+
 # Configurations of servers, and their programs on disk.
 
 _PROJECT_PROGRAM_DIRS = (".venv/bin", "venv/bin", "node_modules/.bin", "vendor/bin")
@@ -212,11 +218,13 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
     def supports(self, path: str) -> bool:
         """Return whether the server supports a file, by its extension, whole name or language."""
-        if not self.file_types:
-            return True
-        name = os.path.basename(path)
-        words = {name.lower(), name.lower().rpartition(".")[2], language_id(name)}
-        return any(ending.lower().removeprefix(".") in words or name == ending for ending in self.file_types)
+        return self.supports_any(file_words(os.path.basename(path)))
+
+    def supports_any(self, words: Collection[str]) -> bool:
+        """Return whether the server supports a file that is described by one of the words of `file_words`."""
+        return not self.file_types or any(
+            ending in words or ending.lower().removeprefix(".") in words for ending in self.file_types
+        )
 
 
 class LaunchSpec(msgspec.Struct, frozen=True):
@@ -442,9 +450,11 @@ def is_any_available(configs: Sequence[ServerConfig], project: ProjectFacts) -> 
         names = os.listdir(project.path)[:_MAX_NAMES]
     except OSError:
         return False
+    # Computed once for all servers: this runs on the event loop, before a prompt.
     name_set = set(names)
+    words = {word for name in names for word in file_words(name)}
     for config in configs:
-        is_for_it = any(config.supports(name) for name in names) if config.file_types else True
+        is_for_it = config.supports_any(words)
         is_marked = any(marker.partition("|")[0] in name_set for marker in config.markers)
         wanted = is_marked if config.needs_marker else is_marked or is_for_it
         is_allowed = config.project_code != "code" or project.is_trusted

@@ -46,6 +46,7 @@ _CONFIG = """\
 	attributesFile = /dev/null
 	untrackedCache = false
 	splitIndex = false
+	preloadIndex = false
 {platform}{excludes}[gc]
 	auto = 0
 [maintenance]
@@ -63,6 +64,7 @@ _CONFIG = """\
 _DARWIN = "\tignoreCase = true\n\tprecomposeUnicode = true\n"
 """Written by `git init` there, because the file system requires it."""
 _LIMITED = f'ulimit -d {_MAX_DATA_KIB} 2>/dev/null; exec "$@"'
+_AT_LOW_PRIORITY = f'[ -x /usr/bin/nice ] && set -- /usr/bin/nice -n 10 "$@"; {_LIMITED}'
 
 
 def find_git(environment: Mapping[str, str], root: str) -> str | None:
@@ -135,9 +137,12 @@ class PreparedGit(msgspec.Struct, frozen=True):
     head: Head | None
     environment: Mapping[str, str]
 
-    def command(self, *words: str) -> list[str]:
-        """Return the argument list of a git command; to be started with `environment`, below `top`."""
-        limited = ("/bin/sh", "-c", _LIMITED, "sh")
+    def command(self, *words: str, in_background: bool = False) -> list[str]:
+        """Return the argument list of a git command; to be started with `environment`, below `top`.
+
+        `in_background`: no request waits for it, so it must not compete with the server for the processors.
+        """
+        limited = ("/bin/sh", "-c", _AT_LOW_PRIORITY if in_background else _LIMITED, "sh")
         return [*limited, self.program, "--no-pager", "--literal-pathspecs", *words]
 
 

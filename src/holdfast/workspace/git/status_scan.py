@@ -100,7 +100,8 @@ class GitScan:
 
     async def _records(self, git: PreparedGit, *words: str) -> AsyncGenerator[bytes, None]:
         """Yield the NUL-terminated records of a command. Raises `OSError` if git reports a failure."""
-        async with run_child(self._spawn, git.command(*words), self._directory, git.environment) as child:
+        command = git.command(*words, in_background=True)
+        async with run_child(self._spawn, command, self._directory, git.environment) as child:
             async with aclosing(split_records(child.child.stdout, b"\0")) as records:
                 async for record in records:
                     yield record

@@ -225,6 +225,7 @@ class SandboxCleanup:
         try:
             settings, scan = self._settings(), self._scan_git_dirs()
             with self._lock:
+                # A command may have started or ended during the search; its changes must not count as the user's.
                 if self._started == self._ended == started:
                     self._known = _State(settings, scan.entries, self._parents(settings))
                     self._remember(scan)
@@ -245,6 +246,7 @@ class SandboxCleanup:
         """Register a command for which the `mounted` paths are read-only. Returns the function to call at its end."""
         self.refresh(_FRESH)
         with self._lock:
+            # A path counts as protected only if it was read-only for every command that is running.
             self._mounted = mounted if self._started == self._ended else self._mounted & mounted
             self._started += 1
             self._write_note()
@@ -263,6 +265,7 @@ class SandboxCleanup:
                 self._ended += 1
                 self._refreshed = -_FRESH
                 self._write_note()
+                # The findings of a recovery are reported with the first command of the new server.
                 earlier, self._pending = self._pending, ""
         return "\n".join(filter(None, (earlier, report)))
 
@@ -363,10 +366,12 @@ class SandboxCleanup:
         accepted: set[str] = set()
         gone: list[str] = []
         for path, entry in sorted(scan.entries.items(), key=lambda item: (item[1].kind != "directory", item[0])):
+            # It was moved together with the directory that contains it.
             if any(path.startswith(f"{place}/") for place in gone):
                 continue
             before = self._known.entries.get(path)
             if before is None or before.identity != entry.identity:
+                # A renamed git directory is compared with its own previous state, not taken for a new one.
                 before = identities.get(entry.identity) if entry.kind == "directory" else before
             if before is not None and before.kind == entry.kind:
                 yield from self._clean_known(path, before, entry, accepted)

@@ -1,4 +1,4 @@
-"""Helpers through the real server: nested, heard on the same stream, cancelled with the run that sent them."""
+"""Sub-agents through the real server: nested, on the same stream, cancelled with their run."""
 
 import json
 
@@ -18,11 +18,11 @@ from workspace.web_server import web_server
 
 
 def agent(*calls: tuple[str, object]) -> tuple[str, dict[str, object]]:
-    """A helper that is told to make these calls."""
+    """Return a call of a sub-agent that makes these calls."""
     return ("agent", {"prompt": json.dumps(calls)})
 
 
-async def test_a_helper_works_in_a_session_below_its_call() -> None:
+async def test_sub_agent_has_child_session() -> None:
     async with tool_client() as one:
         (one.project / "a.txt").write_text("inside\n")
         session = await one.session()
@@ -53,25 +53,25 @@ async def test_a_helper_works_in_a_session_below_its_call() -> None:
         assert caught.value.status == 409
 
 
-async def test_a_helper_is_cancelled_with_its_run_and_asks_nobody_any_more() -> None:
+async def test_sub_agent_and_its_requests_end_with_cancelled_run() -> None:
     async with tool_client(yolo=False) as one:
         outside = one.server.directory.root / "outside.txt"
         outside.write_text("x")
         session = await one.session()
         run = await one.call_tools(session, agent(("view", {"file_path": str(outside)})), agent(("ls", {"path": "/"})))
-        asks = await one.pending_permissions(2)
-        assert all(ask.session_id != session for ask in asks)
+        model_requests = await one.pending_permissions(2)
+        assert all(ask.session_id != session for ask in model_requests)
         await one.client.cancel_run(one.workspace, run.run_id)
         items = await one.events_until_end(run)
         assert await one.client.pending_permissions(one.workspace) == ()
         ends = [item.event.change.object for item in items if isinstance(item.event, RunCompleteEvent)]
         assert [end.cancelled for end in ends] == [True, True, True]
         assert ends[-1].session_id == session
-        for place in (session, *(ask.session_id for ask in asks)):
+        for place in (session, *(ask.session_id for ask in model_requests)):
             assert problems_of_session(list(await one.client.list_messages(one.workspace, place))) == []
 
 
-async def test_what_a_helper_costs_is_added() -> None:
+async def test_cost_of_sub_agent_is_added() -> None:
     info = ModelInfo("demo", "scripted", 200_000, 4_096, price=Price(1_000.0))
     model = ScriptedModel(lambda request: msgspec.structs.replace(script(request), usage=Usage(1_000, 0)), info=info)
     async with tool_client(model=model) as one:
@@ -81,8 +81,8 @@ async def test_what_a_helper_costs_is_added() -> None:
         assert (await one.client.get_session(one.workspace, session)).cost == pytest.approx(3.0)
 
 
-async def test_a_helper_reads_the_web_and_never_this_machine() -> None:
-    """One permission for the errand; a page from outside, here through the client's proxy; nothing of this machine."""
+async def test_web_sub_agent_cannot_reach_local_machine() -> None:
+    """One permission for the task; a page from outside, here through the client's proxy; nothing on this machine."""
     async with web_server() as web:
         web.page("http://pages.example/page", b"<h1>Head</h1><p>far away</p>")
         web.page("/page", b"<p>near</p>")

@@ -1,4 +1,4 @@
-"""Lists, questions, pages and what the model may know of its server, through the real server."""
+"""To-dos, questions, web pages and server information for the model, through the real server."""
 
 import json
 
@@ -14,7 +14,7 @@ from workspace.web_server import web_server
 CANARY = "sk-canary-0123456789abcdef0123456789"
 
 
-async def test_todos_are_the_sessions_list() -> None:
+async def test_todos_belong_to_session() -> None:
     async with tool_client() as one:
         session = await one.session()
         todos = [
@@ -37,17 +37,17 @@ async def test_todos_are_the_sessions_list() -> None:
         assert wrong.is_error
 
 
-async def _asked(one: ToolClient) -> QuestionRequest:
+async def _pending_question(one: ToolClient) -> QuestionRequest:
     while not (found := await one.client.pending_questions(one.workspace)):
         pass
     return found[0]
 
 
-async def test_a_question_is_answered_and_the_model_is_told() -> None:
+async def test_answer_to_question_reaches_model() -> None:
     async with tool_client() as one:
         session = await one.session()
         run = await one.call_tools(session, ("question", {"questions": [question("Shall I?"), question("Sure?")]}))
-        batch = await _asked(one)
+        batch = await _pending_question(one)
         assert [item.question for item in batch.questions] == ["Shall I?", "Sure?"]
         responses = [{"request_id": item.id, "yes": True} for item in batch.questions]
         body = {"batch_request_id": batch.id, "responses": responses}
@@ -59,7 +59,7 @@ async def test_a_question_is_answered_and_the_model_is_told() -> None:
         assert "yes" in result.content.lower()
 
 
-async def test_where_nobody_can_be_asked_no_questions_are_offered() -> None:
+async def test_question_tool_needs_interactive_client() -> None:
     async with tool_client() as one:
         session = await one.session()
         call = ("question", {"questions": [question("Shall I?")]})
@@ -71,7 +71,7 @@ async def test_where_nobody_can_be_asked_no_questions_are_offered() -> None:
         assert "question" in {tool.name for tool in one.model.requests[-1].tools}
 
 
-async def test_pages_and_files_of_the_web_are_asked_for() -> None:
+async def test_web_requests_need_approval() -> None:
     async with web_server() as web, tool_client(yolo=False) as one:
         web.page("/page", b"<h1>Head</h1>")
         session = await one.session()
@@ -93,7 +93,7 @@ async def test_pages_and_files_of_the_web_are_asked_for() -> None:
         assert (one.project / "page.html").read_bytes() == b"<h1>Head</h1>"
 
 
-async def test_what_the_model_may_know_of_its_server_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_information_for_model_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
     async with tool_client(env=(f"OPENAI_API_KEY={CANARY}",)) as one:
         await one.client.config_set(one.workspace, "providers.mine", {"type": "openai", "api_key": CANARY}, scope=1)
@@ -108,8 +108,8 @@ async def test_what_the_model_may_know_of_its_server_has_no_secrets(monkeypatch:
         assert CANARY not in info.content + logs.content
 
 
-async def test_wrong_calls_are_results_and_the_turn_goes_on() -> None:
-    """A tool's failure is a result; arguments that do not fit say what does."""
+async def test_invalid_calls_are_results_and_turn_continues() -> None:
+    """A tool failure is a result; invalid arguments return the expected schema."""
     async with tool_client() as one:
         calls: tuple[tuple[str, object], ...] = (
             ("nonsense", {}),
@@ -122,7 +122,7 @@ async def test_wrong_calls_are_results_and_the_turn_goes_on() -> None:
         run = await one.call_tools(session, *calls)
         end = await one.run_end(run)
         assert not end.error
-        # Those that only look run side by side: their results come as they are done.
+        # Read-only calls run in parallel: their results arrive as they complete.
         results = {result.name: result for result in await one.results(session)}
         assert {name for name, result in results.items() if result.is_error} == {"nonsense", "bash", "view", "grep"}
         assert "Available: " in results["nonsense"].content

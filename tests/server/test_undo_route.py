@@ -1,5 +1,6 @@
 """The undo route: selection of the session, and refusals."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -23,9 +24,17 @@ class _Open:
 NONE = cast(Any, None)
 
 
-async def request_undo(runner: ToolRunner, **said: Any) -> UndoReport:  # noqa: ANN401
+@pytest.fixture
+async def runner(tmp_path: Path) -> ToolRunner:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "a.txt").write_bytes(b"one\ntwo\nthree\n")
+    return await ToolRunner(root).open()
+
+
+async def request_undo(runner: ToolRunner, **fields: Any) -> UndoReport:  # noqa: ANN401
     opened = cast(Any, _Open(runner))
-    call = Request(NONE, NONE, NONE, NONE, {}, {}, UndoRequest(**said), over_socket=True, open_handle=opened)
+    call = Request(NONE, NONE, NONE, NONE, {}, {}, UndoRequest(**fields), over_socket=True, open_handle=opened)
     return await undo_changes(call)
 
 

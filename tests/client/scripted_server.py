@@ -1,4 +1,4 @@
-"""A small real server for tests: each connection is handled by a script, bytes are sent as they are written."""
+"""A small real server for tests: a script handles each connection and writes raw bytes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,10 +17,10 @@ from scratch import scratch_directory
 from stream_servers import stream_server
 
 __all__ = [
-    "Asked",
     "Exchange",
     "Handler",
-    "Playing",
+    "ReceivedRequest",
+    "ScriptedServer",
     "StreamServer",
     "answer",
     "chunk",
@@ -33,7 +33,7 @@ __all__ = [
 
 @contextmanager
 def short_directory() -> Iterator[Path]:
-    """Sockets have short paths; the directories of pytest do not."""
+    """Return a short directory path: socket paths are limited, and pytest's directories are long."""
     with scratch_directory() as made:
         yield made.resolve()
 
@@ -59,8 +59,8 @@ def frame_of(event: StreamedEvent, number: int | None = None) -> bytes:
     return frame(msgspec.json.encode(event), number)
 
 
-class Asked:
-    """A request as it came."""
+class ReceivedRequest:
+    """A received request."""
 
     def __init__(self, head: str, body: bytes) -> None:
         first, *lines = head.split("\r\n")
@@ -72,21 +72,21 @@ class Asked:
 
 
 class Exchange:
-    """One connection, seen by its script."""
+    """One connection as its script sees it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         self._reader = reader
         self._writer = writer
         self.number = number
-        """How many connections came before this one."""
+        """The number of earlier connections."""
 
-    async def asked(self, *, reads_body: bool = True) -> Asked | None:
-        """The next request, or None when the client has left."""
+    async def asked(self, *, reads_body: bool = True) -> ReceivedRequest | None:
+        """Return the next request, or None when the client has disconnected."""
         try:
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        asked = Asked(head.removesuffix("\r\n\r\n"), b"")
+        asked = ReceivedRequest(head.removesuffix("\r\n\r\n"), b"")
         if not reads_body:
             return asked
         asked.body = await self._reader.readexactly(int(asked.headers.get("content-length", "0")))
@@ -96,7 +96,7 @@ class Exchange:
         self._writer.write(data)
         await self._writer.drain()
 
-    async def until_left(self) -> None:
+    async def wait_for_disconnect(self) -> None:
         while await self._reader.read(65536):
             pass
 
@@ -107,8 +107,8 @@ class Exchange:
 Handler = Callable[[Exchange], Awaitable[None]]
 
 
-class Playing:
-    """`async with Playing(script) as address`: every connection is given to the script, then closed."""
+class ScriptedServer:
+    """`async with ScriptedServer(script) as address`: the script handles every connection, which is then closed."""
 
     def __init__(self, script: Handler) -> None:
         self._script = script
@@ -137,7 +137,7 @@ class Playing:
 
 
 class StreamServer:
-    """Holds a numbered log and serves the resumable form. Each connection is cut after so many bytes of its frames."""
+    """Serves a numbered log in the resumable form. Each connection is cut after a number of bytes of its frames."""
 
     def __init__(self, log: list[tuple[int, bytes]], cuts: Iterator[int | None]) -> None:
         self.log = log
@@ -161,6 +161,6 @@ class StreamServer:
         await exchange.send(stream_head())
         if cut is None:
             await exchange.send(chunk(raw))
-            await exchange.until_left()
+            await exchange.wait_for_disconnect()
         elif raw[:cut]:
             await exchange.send(chunk(raw[:cut]))

@@ -11,11 +11,11 @@ from holdfast.client.stream import EventStream
 from holdfast.domain.events import Gap, GapEvent
 from holdfast.testing.gates import start
 
-__all__ = ["Lossy", "lossy"]
+__all__ = ["LossyStreams", "lossy_streams"]
 
 
-class Lossy:
-    """The next stream that is opened. Others of the process are left alone."""
+class LossyStreams:
+    """Wraps the next stream that is opened. Others of the process are unchanged."""
 
     def __init__(self) -> None:
         self.stream: EventStream | None = None
@@ -36,16 +36,16 @@ class Lossy:
         return self.stream
 
     def cut(self) -> None:
-        """Drop what comes from now on."""
+        """Drop all events from now on."""
         self.is_cut = True
 
     def restore(self) -> None:
-        """Deliver a gap, then what comes after it."""
+        """Deliver a gap, then the following events."""
         self.is_cut = False
         self._restored.set()
 
     def deliver(self, item: StreamEvent) -> None:
-        """Hand out an item that the server has not sent."""
+        """Return an item that the server has not sent."""
         self._injected.append(item)
         self._restored.set()
 
@@ -60,8 +60,8 @@ class Lossy:
         self.lost.append(item)
         self._lost_one.set()
 
-    async def take(self, cursor: int) -> StreamEvent:
-        """What was injected, or the gap."""
+    async def next_injected(self, cursor: int) -> StreamEvent:
+        """Return an injected item or the gap."""
         await self._restored.wait()
         item = self._injected.pop(0) if self._injected else StreamEvent(GapEvent(Gap(cursor, 1, 1)))
         if not self._injected:
@@ -70,13 +70,13 @@ class Lossy:
 
 
 class _LossyStream(EventStream):
-    def __init__(self, owner: Lossy, connect: Callable[[int], Awaitable[Any]], options: dict[str, Any]) -> None:
+    def __init__(self, owner: LossyStreams, connect: Callable[[int], Awaitable[Any]], options: dict[str, Any]) -> None:
         super().__init__(connect, **options)
         self._owner = owner
 
     async def __anext__(self) -> StreamEvent:
         while True:
-            reading, restored = start(super().__anext__()), start(self._owner.take(self.cursor))
+            reading, restored = start(super().__anext__()), start(self._owner.next_injected(self.cursor))
             try:
                 await asyncio.wait({reading, restored}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -92,8 +92,8 @@ class _LossyStream(EventStream):
             self._owner.drop(item)
 
 
-def lossy(patch: pytest.MonkeyPatch) -> Lossy:
-    """The next stream that a client opens can lose events."""
-    made = Lossy()
+def lossy_streams(patch: pytest.MonkeyPatch) -> LossyStreams:
+    """Let the next stream of a client lose events."""
+    made = LossyStreams()
     patch.setattr("holdfast.client.client.EventStream", made.make)
     return made

@@ -8,14 +8,14 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from client.lossy import Lossy
+from client.lossy_streams import LossyStreams
 from e2e.tool_client import ToolClient, tool_client
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.protocol.bodies import AgentMessage
 
-__all__ = ["SCENARIOS", "Scenario", "Scene", "approve", "attended", "cancel", "where_of"]
+__all__ = ["SCENARIOS", "MissedEventsFixture", "Scenario", "approve", "attended_workspace", "cancel", "location_of"]
 
 Json = dict[str, Any]
 QUESTION = ("question", {"questions": [{"type": "yes_no", "question": "Shall I?", "description": "Now."}]})
@@ -23,21 +23,21 @@ PLAN = ("todos", {"todos": [{"content": "Look", "active_form": "Looking", "statu
 
 
 @asynccontextmanager
-async def attended() -> AsyncIterator[ToolClient]:
-    """A real server and a workspace that stays open: one that nobody follows is closed."""
+async def attended_workspace() -> AsyncIterator[ToolClient]:
+    """A real server and a workspace kept open by a second client."""
     async with tool_client(yolo=False) as made, made.client.events(made.workspace, since=0) as events:
         await events.__anext__()
         yield made
 
 
-def where_of(one: ToolClient) -> ServerLocation:
+def location_of(one: ToolClient) -> ServerLocation:
     return ServerLocation(one.server.address, str(one.server.directory.data), can_be_started=False)
 
 
-class Scene:
-    """A session in which another client acts, and the stream of the client that may miss it."""
+class MissedEventsFixture:
+    """A session in which another client acts, and the stream of the client that may miss events."""
 
-    def __init__(self, one: ToolClient, session: SessionId, loss: Lossy) -> None:
+    def __init__(self, one: ToolClient, session: SessionId, loss: LossyStreams) -> None:
         self.one = one
         self.session = session
         self.loss = loss
@@ -49,7 +49,7 @@ class Scene:
         await self.one.client.send_prompt(self.one.workspace, message)
 
     async def asks(self, kind: Literal["permissions", "questions"]) -> Json:
-        """The ask of this session, as soon as there is one."""
+        """Return the request of this session as soon as there is one."""
         async with asyncio.timeout(20):
             while True:
                 snapshot = await self.one.client.snapshot(self.one.workspace)
@@ -64,68 +64,68 @@ class Scene:
                     return
 
 
-Step = Callable[[Scene], Awaitable[None]]
+Step = Callable[[MissedEventsFixture], Awaitable[None]]
 
 
-async def _answer(scene: Scene) -> None:
-    await scene.prompt()
-    await scene.end()
+async def _answer(fixture: MissedEventsFixture) -> None:
+    await fixture.prompt()
+    await fixture.end()
 
 
-async def _tool(scene: Scene) -> None:
-    await scene.prompt(("ls", {}))
-    await scene.end()
+async def _tool(fixture: MissedEventsFixture) -> None:
+    await fixture.prompt(("ls", {}))
+    await fixture.end()
 
 
-async def _approval(scene: Scene) -> None:
-    await scene.prompt(scene.write)
-    await scene.asks("permissions")
+async def _approval(fixture: MissedEventsFixture) -> None:
+    await fixture.prompt(fixture.write)
+    await fixture.asks("permissions")
 
 
-async def _grant(scene: Scene, action: str) -> None:
-    body = {"permission": await scene.asks("permissions"), "action": action, "reason": ""}
-    assert (await scene.one.client.grant(scene.one.workspace, body)).resolved
-    await scene.end()
+async def _grant(fixture: MissedEventsFixture, action: str) -> None:
+    body = {"permission": await fixture.asks("permissions"), "action": action, "reason": ""}
+    assert (await fixture.one.client.grant(fixture.one.workspace, body)).resolved
+    await fixture.end()
 
 
-async def approve(scene: Scene) -> None:
-    await _grant(scene, "allow")
+async def approve(fixture: MissedEventsFixture) -> None:
+    await _grant(fixture, "allow")
 
 
-async def _denied(scene: Scene) -> None:
-    await _grant(scene, "deny")
+async def _denied(fixture: MissedEventsFixture) -> None:
+    await _grant(fixture, "deny")
 
 
-async def _question(scene: Scene) -> None:
-    await scene.prompt(QUESTION)
-    await scene.asks("questions")
+async def _question(fixture: MissedEventsFixture) -> None:
+    await fixture.prompt(QUESTION)
+    await fixture.asks("questions")
 
 
-async def _answered(scene: Scene) -> None:
-    await scene.one.client.cancel_question(scene.one.workspace, (await scene.asks("questions"))["id"])
-    await scene.end()
+async def _answered(fixture: MissedEventsFixture) -> None:
+    await fixture.one.client.cancel_question(fixture.one.workspace, (await fixture.asks("questions"))["id"])
+    await fixture.end()
 
 
-async def cancel(scene: Scene) -> None:
-    await scene.one.client.cancel_run(scene.one.workspace, scene.run)
-    await scene.end()
+async def cancel(fixture: MissedEventsFixture) -> None:
+    await fixture.one.client.cancel_run(fixture.one.workspace, fixture.run)
+    await fixture.end()
 
 
-async def _renamed(scene: Scene) -> None:
-    await scene.one.client.put_session(scene.one.workspace, scene.session, "Another title")
+async def _renamed(fixture: MissedEventsFixture) -> None:
+    await fixture.one.client.put_session(fixture.one.workspace, fixture.session, "Another title")
 
 
-async def _planned(scene: Scene) -> None:
-    await scene.prompt(PLAN)
-    await scene.end()
+async def _planned(fixture: MissedEventsFixture) -> None:
+    await fixture.prompt(PLAN)
+    await fixture.end()
 
 
-async def _nothing(_: Scene) -> None:
+async def _nothing(_: MissedEventsFixture) -> None:
     pass
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """`before` is seen by everybody, `during` is missed. `is_open`: an ask is open at the end."""
+    """`before` is received by all clients, `during` is missed. `is_open`: a request is open at the end."""
 
     before: Step
     during: Step

@@ -1,4 +1,4 @@
-"""Who answers when nothing is set up, and the other wires, through the real server."""
+"""Model selection without configuration, and other wire protocols, through the real server."""
 
 import asyncio
 import json
@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from e2e.cli_environment import CliEnvironment, asks, cli_environment
+from e2e.cli_environment import CliEnvironment, cli_environment, model_requests
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say, Think
 from model_server.server import ModelServer, RecordedRequest, Wire
 
 ALONE = "[providers.lmstudio]\ndisable = true\n"
-"""Whoever runs these tests may have one."""
+"""The user who runs the tests may have one."""
 
 
-async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
-    """Every feature can be tried; nobody can take it for a model."""
+async def test_1_demo_model_answers_without_key() -> None:
+    """Every feature can be tried, and the output is clearly not that of a model."""
     async with cli_environment() as stage:
         stage.settings.write_text(ALONE)
         refused = await stage.call("run", "hello")
@@ -27,7 +27,7 @@ async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
         assert "no real model" in listed.out + listed.err
         assert "holdfast login" in listed.err
         place = await stage.open_workspace()
-        said = (await place.asked("hello"))[0].text
+        said = (await place.send_and_wait("hello"))[0].text
         assert "scripted model" in said
         assert "holdfast login" in said
         info = await place.client.agent_info(place.id)
@@ -39,29 +39,29 @@ async def test_1_without_a_key_the_tour_answers_and_says_so() -> None:
         assert stage.provider.requests == []
 
 
-async def test_2_a_local_server_is_found_by_itself() -> None:
-    """At the place that OLLAMA_HOST names, with the size of its context; one that is configured comes before it."""
+async def test_2_local_server_is_discovered() -> None:
+    """At the address in OLLAMA_HOST, with its context size; a configured provider has precedence."""
     async with cli_environment(models={"qwen3:8b": 40_960}) as stage:
         stage.settings.write_text(ALONE)
         stage.environment["OLLAMA_HOST"] = stage.provider.root.removeprefix("http://")
         place = await stage.open_workspace()
-        assert (await place.asked("hi"))[0].text == "Hello."
+        assert (await place.send_and_wait("hi"))[0].text == "Hello."
         info = await place.client.agent_info(place.id)
         assert (info.model_cfg.provider, info.model.id, info.model.context_window) == ("ollama", "qwen3:8b", 40_960)
         told = json.loads(await stage.stdout_of("models", "--json"))
         assert told["large"] == {"provider": "ollama", "model": "qwen3:8b"}
         stage.write()
-        await place.asked("hi")
-        assert asks(stage.provider)[-1].json["model"] == "big"
+        await place.send_and_wait("hi")
+        assert model_requests(stage.provider)[-1].json["model"] == "big"
 
 
-async def test_3_a_server_of_ones_own_is_asked_what_it_has() -> None:
+async def test_3_custom_server_is_queried_for_models() -> None:
     async with cli_environment(models={"found": 8_192}) as stage:
         stage.settings.write_text(
             f'{ALONE}[providers.box]\nbase_url = "{stage.provider.base_url()}"\n[models.large]\nprovider = "box"\n'
         )
         assert await stage.stdout_of("run", "hi") == "Hello."
-        assert asks(stage.provider)[-1].json["model"] == "found"
+        assert model_requests(stage.provider)[-1].json["model"] == "found"
 
 
 WIRES: list[tuple[Wire, str]] = [
@@ -80,7 +80,7 @@ def other_wire(stage: CliEnvironment, wire: Wire, kind: str) -> None:
 
 @pytest.mark.parametrize(("wire", "kind"), WIRES)
 async def test_4_other_wires(wire: Wire, kind: str) -> None:
-    """The same settings with another type: the answer, its reasoning, and a cancel that the provider sees."""
+    """The same settings with another type: the response, its reasoning, and a cancel that the provider sees."""
     gate = Gate()
 
     def script(asked: RecordedRequest) -> Reply:
@@ -93,7 +93,7 @@ async def test_4_other_wires(wire: Wire, kind: str) -> None:
     async with cli_environment(script) as stage:
         other_wire(stage, wire, kind)
         place = await stage.open_workspace()
-        end, _ = await place.asked("hi")
+        end, _ = await place.send_and_wait("hi")
         assert (end.text, end.error) == ("Hello.", "")
         (first,) = (asked for asked in stage.provider.requests if asked.wire == wire and b"tools" in asked.body)
         key = first.headers.get("authorization", "") + first.headers.get("x-api-key", "")
@@ -112,29 +112,29 @@ async def test_4_other_wires(wire: Wire, kind: str) -> None:
             await asked.hung_up.wait()
 
 
-async def test_5_the_prompt_can_be_seen() -> None:
-    """`holdfast prompt` shows what the model is told, word for word."""
+async def test_5_prompt_command_prints_system_prompt() -> None:
+    """`holdfast prompt` prints the system prompt literally."""
     async with cli_environment() as stage:
         (stage.project / "AGENTS.md").write_text("Measure twice.\n")
         shown = await stage.stdout_of("prompt")
         assert "Measure twice." in shown
         await stage.stdout_of("run", "hi")
-        messages: Any = asks(stage.provider)[0].json["messages"]
+        messages: Any = model_requests(stage.provider)[0].json["messages"]
         assert messages[0]["content"].strip() == shown.strip()
 
 
-async def test_6_workspaces_have_models_of_their_own() -> None:
-    """What is chosen for one workspace leaves the other alone."""
+async def test_6_model_selection_is_per_workspace() -> None:
+    """The choice for one workspace does not affect the other."""
     async with cli_environment() as stage:
         other = stage.root / "w2"
         other.mkdir()
         assert await stage.stdout_of("run", "-m", "local/other", "hi") == "Hello."
         assert await stage.stdout_of("run", "--cwd", str(other), "hi") == "Hello."
-        assert [asked.json["model"] for asked in asks(stage.provider)] == ["other", "big"]
+        assert [asked.json["model"] for asked in model_requests(stage.provider)] == ["other", "big"]
 
 
-async def test_7_nobody_is_asked_before_a_prompt() -> None:
-    """Opening a workspace whose provider is set up and described asks nobody."""
+async def test_7_no_request_before_prompt() -> None:
+    """Opening a workspace with a configured and described provider sends no request."""
     async with cli_environment() as stage, ModelServer([Reply((Say(("No.",)),))]) as other:
         stage.environment["GROQ_API_KEY"] = "k"
         place = await stage.open_workspace()
