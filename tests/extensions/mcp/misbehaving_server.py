@@ -74,7 +74,7 @@ def call(number: Any) -> None:  # noqa: ANN401 - as it came
 
 def initialize(method: str, number: Any) -> None:  # noqa: ANN401 - as it came
     can = {"tools": {"listChanged": True}, "logging": {}}
-    about = {"name": "rogue", "version": "1"}
+    about = {"name": "misbehaving", "version": "1"}
     if "newest" not in HOW:
         send(id=number, result={"protocolVersion": "2025-06-18", "capabilities": can, "serverInfo": about})
     elif method == "initialize":

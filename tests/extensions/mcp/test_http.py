@@ -104,7 +104,7 @@ async def test_end_of_remote_server_is_detected_at_once(reserved_port: int) -> N
 async def test_response_above_limit_is_error_and_next_succeeds(streams: bool) -> None:
     async with authorization_server(streams=streams) as there, tool_client() as one:
         there.access.add("k")
-        await add(one, authorization_server={"url": there.url, "headers": {"Authorization": "Bearer k"}})
+        await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
         (large,) = await one.call_tools_and_wait(("mcp_office_recite", {}))
         assert large.is_error
         assert "16777216" in large.content or "more than 16 MiB" in large.content

@@ -25,7 +25,7 @@ from holdfast.extensions.mcp import mcp_types
 from holdfast.extensions.mcp.bounded_wait import RateLimit, StartLimiter
 from holdfast.testing.gates import start, until
 
-GO: tuple[str, object] = ("mcp_rogue_go", {})
+GO: tuple[str, object] = ("mcp_misbehaving_go", {})
 
 
 def received(folder: Path, method: str) -> int:
@@ -40,9 +40,9 @@ async def test_constantly_changing_lists_are_read_with_back_off(
     monkeypatch.setattr(mcp_types, "FIRST_DELAY", 600.0)
     async with tool_client() as one:
         await add(one, misbehaving=misbehaving(tmp_path, "restless"))
-        await wait_for_state(one, "rogue", "connected", but=lambda info: "mcp_rogue_number2" in info.tools)
+        await wait_for_state(one, "misbehaving", "connected", but=lambda info: "mcp_misbehaving_number2" in info.tools)
         await results(one, GO, GO, GO)
-        await one.client.mcp_refresh_tools(one.workspace, "rogue")
+        await one.client.mcp_refresh_tools(one.workspace, "misbehaving")
         await results(one, GO)
         assert received(tmp_path, "tools/list") == 2
     assert mcp_types.refresh_delay(1.0, is_quiet=False) == 2.0
@@ -53,15 +53,20 @@ async def test_constantly_changing_lists_are_read_with_back_off(
 async def test_invalid_entry_is_dropped_from_list(tmp_path: Path) -> None:
     """And a schema that providers would refuse is not sent to them, because it would end every turn."""
     async with tool_client() as one:
-        info = (await add(one, misbehaving=misbehaving(tmp_path, "odd")))["rogue"]
-        assert info.tools == ("mcp_rogue_go", "mcp_rogue_words", "mcp_rogue_banana", "mcp_rogue_deep")
-        for result in await results(one, GO, ("mcp_rogue_banana", {"x": 1})):
+        info = (await add(one, misbehaving=misbehaving(tmp_path, "odd")))["misbehaving"]
+        assert info.tools == (
+            "mcp_misbehaving_go",
+            "mcp_misbehaving_words",
+            "mcp_misbehaving_banana",
+            "mcp_misbehaving_deep",
+        )
+        for result in await results(one, GO, ("mcp_misbehaving_banana", {"x": 1})):
             assert not result.is_error
         specs = {tool.name: json.loads(tool.parameters) for tool in one.model.requests[-1].tools}
-        assert specs["mcp_rogue_go"]["properties"] == {"what": {"type": "array", "items": {}}}
+        assert specs["mcp_misbehaving_go"]["properties"] == {"what": {"type": "array", "items": {}}}
         for name in ("words", "banana", "deep"):
-            assert specs[f"mcp_rogue_{name}"] == {"type": "object", "properties": {}}
-        said = (await one.client.mcp_log(one.workspace, "rogue")).text
+            assert specs[f"mcp_misbehaving_{name}"] == {"type": "object", "properties": {}}
+        said = (await one.client.mcp_log(one.workspace, "misbehaving")).text
         assert "what banana takes is not told: it is no JSON Schema at properties/x/type" in said
         assert "it does not say what words takes" in said
         assert "number 5 of its tools has no name" in said
@@ -106,7 +111,7 @@ async def test_server_that_stalls_during_list_reload_is_replaced(
         await until(lambda: received(tmp_path, "tools/list") == 2)
         (stalled,) = await one.call_tools_and_wait(GO)
         assert "said nothing for 1 s" in stalled.content
-        await wait_for_state(one, "rogue", "error", "starting")
+        await wait_for_state(one, "misbehaving", "error", "starting")
     await wait_until_dead(tmp_path)
 
 
@@ -164,12 +169,12 @@ async def test_processes_of_server_are_killed_with_it(tmp_path: Path) -> None:
         os.kill(server, signal.SIGKILL)
         await wait_until_gone(*left)
         left = await _fork(one, tmp_path)
-        await one.client.mcp_restart(one.workspace, "rogue")
+        await one.client.mcp_restart(one.workspace, "misbehaving")
         await wait_until_gone(*left)
         left = await _fork(one, tmp_path)
-        await one.client.config_set(one.workspace, "mcp.rogue.disabled", True, scope=1)
+        await one.client.config_set(one.workspace, "mcp.misbehaving.disabled", True, scope=1)
         await wait_until_gone(*left)
-        await one.client.config_set(one.workspace, "mcp.rogue.disabled", False, scope=1)
+        await one.client.config_set(one.workspace, "mcp.misbehaving.disabled", False, scope=1)
         left = await _fork(one, tmp_path)
         await one.client.leave_workspace(one.workspace)
         await wait_until_gone(*left)
@@ -179,11 +184,11 @@ async def test_processes_of_server_are_killed_with_it(tmp_path: Path) -> None:
 async def test_newest_revision_announces_lists_to_subscribers(tmp_path: Path) -> None:
     async with tool_client() as one:
         await add(one, misbehaving=misbehaving(tmp_path, "newest"))
-        assert (await state(one, "rogue")).tool_count == 1
+        assert (await state(one, "misbehaving")).tool_count == 1
         await until(lambda: received(tmp_path, "subscriptions/listen"))
         (tmp_path / "more").touch()
-        await wait_for_state(one, "rogue", "connected", but=lambda info: "mcp_rogue_more" in info.tools)
-        (more,) = await one.call_tools_and_wait(("mcp_rogue_more", {}))
+        await wait_for_state(one, "misbehaving", "connected", but=lambda info: "mcp_misbehaving_more" in info.tools)
+        (more,) = await one.call_tools_and_wait(("mcp_misbehaving_more", {}))
         assert not more.is_error
 
 

@@ -47,7 +47,7 @@ async def _call_greet(one: ToolClient) -> ToolResult:
 
 async def test_login_is_stored_renewed_and_requested_again(tmp_path: Path) -> None:
     async with authorization_server() as there, tool_client() as one:
-        assert (await add(one, authorization_server={"url": there.url}))["office"].state == "needs auth"
+        assert (await add(one, office={"url": there.url}))["office"].state == "needs auth"
         (waiting,) = await one.client.mcp_pending_auth(one.workspace)
         assert (waiting.name, waiting.url) == ("office", there.url)
         assert there.clients == {}, "nobody is registered before somebody wants to log in"
@@ -91,7 +91,7 @@ async def _check_token_storage(one: ToolClient, there: AuthorizationServer, home
 async def test_expiring_token_is_renewed_first() -> None:
     async with authorization_server() as there, tool_client() as one:
         there.lasts = 5
-        await add(one, authorization_server={"url": there.url})
+        await add(one, office={"url": there.url})
         await _log_in(one)
         await wait_for_state(one, "office", "connected")
         assert len(there.grants) > 1
@@ -100,7 +100,7 @@ async def test_expiring_token_is_renewed_first() -> None:
 
 async def test_refused_or_forged_login_is_explained() -> None:
     async with authorization_server() as there, tool_client() as one:
-        await add(one, authorization_server={"url": there.url}, local={"command": "true"})
+        await add(one, office={"url": there.url}, local={"command": "true"})
         there.denies = True
         login = start(one.client.mcp_auth(one.workspace, "office"))
         assert "did not succeed" in await browse(await _address(one))
@@ -128,7 +128,7 @@ async def test_refused_or_forged_login_is_explained() -> None:
 async def test_r12_token_is_sent_to_its_own_url_only() -> None:
     """R12: a server that takes the name of another does not get its token."""
     async with authorization_server() as there, authorization_server() as elsewhere, tool_client() as one:
-        await add(one, authorization_server={"url": there.url})
+        await add(one, office={"url": there.url})
         await _log_in(one)
         await wait_for_state(one, "office", "connected")
         await one.client.config_set(one.workspace, "mcp.office.url", elsewhere.url, scope=1)
@@ -140,9 +140,7 @@ async def test_configured_key_needs_no_login() -> None:
     async with authorization_server() as there, tool_client(env=("OFFICE_KEY=a-key-of-mine",)) as one:
         there.access.add("a-key-of-mine")
         headers = {"Authorization": "Bearer $OFFICE_KEY"}
-        assert (await add(one, authorization_server={"url": there.url, "headers": headers}))[
-            "office"
-        ].state == "connected"
+        assert (await add(one, office={"url": there.url, "headers": headers}))["office"].state == "connected"
         there.forget_all()
         refused = (await add(one, other={"url": there.url, "headers": headers}))["other"]
         assert refused.state == "error"

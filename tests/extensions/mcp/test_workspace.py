@@ -90,7 +90,7 @@ async def test_hooks_apply_to_mcp_tools() -> None:
 async def test_server_instructions_are_in_system_prompt() -> None:
     async with authorization_server() as there, tool_client() as one:
         there.access.add("k")
-        await add(one, authorization_server={"url": there.url, "headers": {"Authorization": "Bearer k"}})
+        await add(one, office={"url": there.url, "headers": {"Authorization": "Bearer k"}})
         await one.call_tools_and_wait()
         system = one.model.requests[-1].system
         assert "<mcp-instructions>" in system
