@@ -259,7 +259,7 @@ def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
         ledger = GatedLedger()
         model = GatedModel(ScriptedModel(echo))
         model.before.shut()
-        harness = await Harness.open(model, ledger=ledger)
+        harness = await Harness.open(model, ledger=ledger, settings=EngineSettings(titles=False))
         await harness.prompt("one", "r1")
         await model.before.reached.wait()
         ledger.hold()
