@@ -1,8 +1,8 @@
 """Writes that reach the disk before they are answered: inputs, starts, folds and ends. Streamed content does not."""
 
-import asyncio
 from collections.abc import Sequence
 
+from engine.helpers import sleep_virtual
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
@@ -136,7 +136,7 @@ def test_writes_of_runs_are_synced_by_their_kind() -> None:
         await harness.quiet()
         assert (await harness.outline())[-3:] == ["user:slow", "user:early", "assistant:yes"]
         await harness.workspace.sessions.delete(harness.session)
-        await asyncio.sleep(1)
+        await sleep_virtual(1)
         assert harness.end_of("r1").outcome == "completed"
         kinds = {type(operation) for write in ledger.writes for operation in write.operations}
         assert kinds == SYNCED | UNSYNCED, "the story contains every kind"
