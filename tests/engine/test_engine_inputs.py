@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from engine.gated_harness import busy_harness
+from engine.helpers import sleep_virtual
 from holdfast.domain.errors import SessionBusy, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
@@ -259,7 +260,7 @@ def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
         ledger = GatedLedger()
         model = GatedModel(ScriptedModel(echo))
         model.before.shut()
-        harness = await Harness.open(model, ledger=ledger)
+        harness = await Harness.open(model, ledger=ledger, settings=EngineSettings(titles=False))
         await harness.prompt("one", "r1")
         await model.before.reached.wait()
         ledger.hold()
@@ -424,7 +425,7 @@ def test_a_caller_waits_for_an_end_that_is_retried(leaves: bool) -> None:
         await harness.prompt("one", "r1")
         await until(lambda: harness.workspace.engine.storage_fails)
         stopping = start(harness.workspace.inputs.cancel_run(RunId("r1")))
-        await asyncio.sleep(1)
+        await sleep_virtual(1)
         assert not stopping.done()
         if leaves:
             stopping.cancel()

@@ -155,7 +155,7 @@ async def test_hooks_after_a_tool_add_text_for_the_model() -> None:
     assert outcome.content == "ran"
 
 
-async def test_a_hook_that_speaks_to_the_model_is_heard_if_a_rule_denies_the_call() -> None:
+async def test_the_context_of_a_hook_reaches_the_model_if_a_rule_denies_the_call() -> None:
     harness, seen, _ = await run_one_call(FakeHooks(before=HookOutcome(context="a note", report={"n": 1})), "deny")
     (result,) = results_of(await harness.messages())
     assert (result.is_error, result.content.endswith("a note")) == (True, True)

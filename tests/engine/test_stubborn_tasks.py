@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from engine.helpers import PLAIN
+from engine.helpers import PLAIN, sleep_virtual
 from holdfast.domain.errors import ProviderError, StorageError
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun
@@ -91,7 +91,7 @@ def test_an_abandoned_task_publishes_nothing(text: str) -> None:
         await harness.quiet()
         published = len(harness.published.events)
         model.gate.open()
-        await asyncio.sleep(60)
+        await sleep_virtual(60)
         assert harness.published.events[published:] == []
         await harness.close()
 

@@ -1,8 +1,8 @@
 """Writes that reach the disk before they are answered: inputs, starts, folds and ends. Streamed content does not."""
 
-import asyncio
 from collections.abc import Sequence
 
+from engine.helpers import sleep_virtual
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
@@ -34,8 +34,7 @@ from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.run_context import NoHooks
-from holdfast.engine.settings import EngineSettings
-from holdfast.engine.turn import Pace
+from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, Harness
@@ -137,7 +136,7 @@ def test_writes_of_runs_are_synced_by_their_kind() -> None:
         await harness.quiet()
         assert (await harness.outline())[-3:] == ["user:slow", "user:early", "assistant:yes"]
         await harness.workspace.sessions.delete(harness.session)
-        await asyncio.sleep(1)
+        await sleep_virtual(1)
         assert harness.end_of("r1").outcome == "completed"
         kinds = {type(operation) for write in ledger.writes for operation in write.operations}
         assert kinds == SYNCED | UNSYNCED, "the story contains every kind"

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.helpers import PATIENT, RecordingLedger, calls, fixed_tool, results_of, run_other_tasks, run_to_end
+from engine.helpers import (
+    PATIENT,
+    RecordingLedger,
+    calls,
+    fixed_tool,
+    results_of,
+    run_other_tasks,
+    run_to_end,
+)
 from holdfast.domain.errors import StorageUnavailable, ToolError
 from holdfast.domain.ids import RunId, ToolCallId
 from holdfast.domain.ledger import PutMessage

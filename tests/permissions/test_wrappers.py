@@ -19,8 +19,8 @@ ROWS = Path(__file__).with_name("wrappers.txt").read_text().splitlines()
 TABLE = [[part.strip() for part in row.split(" => ")] for row in ROWS if not row.startswith("#")]
 
 FUNCTIONS = (
-    *("_expand", "_expand_by_name", "_opaque", "_is_lookup", "_expand_eval", "_expand_shell", "_takes_text"),
-    *("_assigned", "_expand_env", "_expand_wrapper", "_wrapped_words", "_mark_placeholder", "_is_joined"),
+    *("_expand", "_expand_by_name", "_opaque", "_is_lookup", "_expand_eval", "_expand_shell", "_is_command_option"),
+    *("_with_assignments", "_expand_env", "_expand_wrapper", "_wrapped_words", "_mark_placeholder", "_is_joined"),
     *("_expand_find", "_mark_found_path", "_finds_files", "_open_ended", "_ends_action", "may_evaluate_text"),
     *("_declares", "_reads", "_unsets", "_prints", "_tests", "_sets"),
 )

@@ -178,7 +178,7 @@ def test_git_directories_that_a_sandboxed_command_may_make(tmp_path: Path) -> No
     check_made(made)
     checked = [is_plain_directory, is_plain_file, git_dir_scan._is_linked, git_dir_scan._is_plain_at]
     equivalent = {
-        "_is(stat.S_ISREG, path) and resolve_gitfile(path) in accepted -> resolve_gitfile(path) in accepted":
+        "_matches_kind(stat.S_ISREG, path) and resolve_gitfile(path) in accepted -> resolve_gitfile(path) in accepted":
         "only regular files are read",
     }  # fmt: skip
     checked.append(git_dir_scan._has_only_samples)
@@ -281,7 +281,7 @@ def test_a_git_directory_elsewhere_has_to_name_the_work_tree(tmp_path: Path) -> 
     checked = [find_linked_git, linked_git_dirs._linked_work_tree, linked_git_dirs._is_git_directory]
     equivalent = {
         "own is None or is_within(work_tree, own) or (not _is_directory(own))"
-        " -> own is None or is_within(work_tree, own)": "what is missing has no HEAD either",
+        " -> own is None or is_within(work_tree, own)": "a missing directory has no HEAD either",
     }
     assert_every_clause_decides(checked, lambda: check_linked(linked), equivalent=equivalent)
     tree = find_linked_git(str(linked.base / "tree"))

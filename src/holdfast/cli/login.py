@@ -140,7 +140,7 @@ def _list(configuration: Configuration, credentials: Credentials, *, as_json: bo
     if as_json:
         import msgspec
 
-        rows = [{"provider": key.provider, "source": key.source, "name": key.what} for key in keys]
+        rows = [{"provider": key.provider, "where": key.source, "name": key.what} for key in keys]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
     elif not keys:
         click.echo("No provider has a key yet: use holdfast login PROVIDER, or set its environment variable.", err=True)
