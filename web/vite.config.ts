@@ -20,7 +20,7 @@ export default defineConfig({
     environment: "jsdom",
     include: ["tests/**/*.test.{ts,tsx}"],
     setupFiles: ["tests/timeouts.ts"],
-    // A busy machine is no fault of the page.
+    // Generous, so that a busy machine does not fail the tests.
     testTimeout: 30_000,
   },
 });

@@ -49,7 +49,7 @@ async def test_a_postponed_request_shows_where_it_was_answered(harness: PageHarn
     await first.page.get_by_label("Decide later").click()
     await expect(first.at("permission")).to_be_hidden()
     await expect(first.at("run-status")).to_contain_text("Waiting for approval")
-    await expect(first.at("tool")).to_have_attribute("data-state", "asked")
+    await expect(first.at("tool")).to_have_attribute("data-state", "awaiting-approval")
     await expect(second.at("permission")).to_be_visible()
     await second.page.keyboard.press("Tab")
     await second.page.keyboard.press("r")

@@ -29,24 +29,24 @@ let returning: Promise<string> | null = null;
 /** True if the URL contains an unused code. */
 export const hasCode = (): boolean => new URLSearchParams(location.hash.slice(1)).has("code");
 
-/** Authenticates with the code of the link or the token of this tab. Throws `NoEntry`, or the error of fetch. */
+/** Authenticates with the code of the link or the token of this tab. Throws `NotAuthenticated`, or the error of fetch. */
 export async function authenticate(): Promise<Authentication> {
-  const given = new URLSearchParams(location.hash.slice(1));
-  const dir = given.get("dir") ?? "";
-  if (given.has("code")) {
+  const fragment = new URLSearchParams(location.hash.slice(1));
+  const dir = fragment.get("dir") ?? "";
+  if (fragment.has("code")) {
     // Removed from the URL and the history before anything else.
-    code = given.get("code");
-    given.delete("code");
-    history.replaceState(null, "", `#${given.toString()}`);
+    code = fragment.get("code");
+    fragment.delete("code");
+    history.replaceState(null, "", `#${fragment.toString()}`);
   }
-  const token = code === null ? stored() : null;
+  const token = code === null ? storedToken() : null;
   if (code === null && token === null) throw new NotAuthenticated(NEEDS_LINK);
-  const passed = token === null ? await ask("/v1/web/exchange", { code }) : await ask("/v1/web/page", {}, token);
+  const passed = token === null ? await post("/v1/web/exchange", { code }) : await post("/v1/web/page", {}, token);
   code = null;
-  return { token: keep(passed), dir };
+  return { token: storeCredentials(passed), dir };
 }
 
-/** Gets a new token from a restarted server. Throws `NoEntry`, or the error of fetch if there is no response yet. */
+/** Gets a new token from a restarted server. Throws `NotAuthenticated`, or the error of fetch if there is no response yet. */
 export function renewToken(): Promise<string> {
   returning ??= renewTokenOnce().finally(() => {
     returning = null;
@@ -57,16 +57,16 @@ export function renewToken(): Promise<string> {
 async function renewTokenOnce(): Promise<string> {
   if (credentials === null) throw new NotAuthenticated(NEEDS_LINK);
   const { page, key } = credentials;
-  const ours = hex(crypto.getRandomValues(new Uint8Array(16)));
-  const answer = await ask<{ nonce: string; proof: string }>("/v1/web/hello", { page, nonce: ours });
-  const said = `${location.port}\n${ours}\n${answer.nonce}`;
-  if (answer.proof !== (await proof(key, `server\n${said}`))) {
+  const clientNonce = hex(crypto.getRandomValues(new Uint8Array(16)));
+  const answer = await post<{ nonce: string; proof: string }>("/v1/web/hello", { page, nonce: clientNonce });
+  const transcript = `${location.port}\n${clientNonce}\n${answer.nonce}`;
+  if (answer.proof !== (await proof(key, `server\n${transcript}`))) {
     throw new NotAuthenticated("Another program responds at this address. Close this page, and run holdfast web in a terminal.");
   }
-  return keep(await ask("/v1/web/return", { page, proof: await proof(key, `page\n${said}`) }));
+  return storeCredentials(await post("/v1/web/return", { page, proof: await proof(key, `page\n${transcript}`) }));
 }
 
-async function ask<T = Credentials>(path: string, body: object, token = ""): Promise<T> {
+async function post<T = Credentials>(path: string, body: object, token = ""): Promise<T> {
   const headers: Record<string, string> = { "Content-Type": "application/json" };
   if (token) headers["Authorization"] = `Bearer ${token}`;
   const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), cache: "no-store" });
@@ -87,7 +87,7 @@ function hex(bytes: Uint8Array): string {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function stored(): string | null {
+function storedToken(): string | null {
   try {
     return sessionStorage.getItem(STORED);
   } catch {
@@ -95,12 +95,12 @@ function stored(): string | null {
   }
 }
 
-function keep(given: Credentials): string {
-  credentials = given;
+function storeCredentials(received: Credentials): string {
+  credentials = received;
   try {
-    sessionStorage.setItem(STORED, given.token);
+    sessionStorage.setItem(STORED, received.token);
   } catch {
     // Storage is forbidden: the token lasts until the page is reloaded.
   }
-  return given.token;
+  return received.token;
 }

@@ -6,5 +6,5 @@ import "./styles/index.css";
 
 // The request is sent first, so that the server responds while the page is rendered.
 void start();
-const place = document.getElementById("app");
-if (place) render(<App />, place);
+const root = document.getElementById("app");
+if (root) render(<App />, root);

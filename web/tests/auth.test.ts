@@ -5,18 +5,18 @@ import { createHmac } from "node:crypto";
 import { beforeEach, expect, test, vi } from "vitest";
 
 const KEY = "the key of this page";
-interface Asked {
+interface RecordedRequest {
   path: string;
   body: Record<string, string>;
   token: string | null;
 }
 
-let asked: Asked[] = [];
+let requests: RecordedRequest[] = [];
 let stored: Map<string, string>;
-let answers: ((asked: Asked) => [number, object] | null)[] = [];
+let answers: ((requests: RecordedRequest) => [number, object] | null)[] = [];
 
-function proof(who: string, theirs: string, ours: string): string {
-  return createHmac("sha256", KEY).update(`${who}\n4711\n${theirs}\n${ours}`).digest("hex");
+function proof(party: string, theirs: string, ours: string): string {
+  return createHmac("sha256", KEY).update(`${party}\n4711\n${theirs}\n${ours}`).digest("hex");
 }
 
 async function loaded(hash: string): Promise<typeof import("../src/auth.ts")> {
@@ -28,7 +28,7 @@ async function loaded(hash: string): Promise<typeof import("../src/auth.ts")> {
 }
 
 beforeEach(() => {
-  asked = [];
+  requests = [];
   answers = [];
   stored = new Map();
   vi.stubGlobal("sessionStorage", {
@@ -37,9 +37,9 @@ beforeEach(() => {
   });
   vi.stubGlobal("fetch", async (path: string, options: { body: string; headers: Record<string, string> }) => {
     const one = { path, body: JSON.parse(options.body), token: options.headers["Authorization"] ?? null };
-    asked.push(one);
+    requests.push(one);
     const answer = answers.shift()?.(one) ?? null;
-    if (answer === null) throw new TypeError("nobody answers");
+    if (answer === null) throw new TypeError("no response");
     return new Response(JSON.stringify(answer[1]), { status: answer[0] });
   });
 });
@@ -50,7 +50,7 @@ test("a code is exchanged for a token and removed from the URL before any other 
   const entry = await loaded("#code=c&dir=%2Fa+b");
   answers = [() => (expect(location.hash).toBe("#dir=%2Fa+b"), credentials("t1"))];
   expect(await entry.authenticate()).toEqual({ token: "t1", dir: "/a b" });
-  expect(asked).toEqual([{ path: "/v1/web/exchange", body: { code: "c" }, token: null }]);
+  expect(requests).toEqual([{ path: "/v1/web/exchange", body: { code: "c" }, token: null }]);
   expect([...stored.values()]).toEqual(["t1"]);
 });
 
@@ -66,7 +66,7 @@ test("a reloaded page uses the token of its tab", async () => {
   const entry = await loaded("#dir=%2Fa");
   answers = [() => credentials("t2")];
   expect((await entry.authenticate()).token).toBe("t2");
-  expect(asked[0]).toEqual({ path: "/v1/web/page", body: {}, token: "Bearer t1" });
+  expect(requests[0]).toEqual({ path: "/v1/web/page", body: {}, token: "Bearer t1" });
 });
 
 test("without a valid code or token the page shows what to do", async () => {
@@ -87,9 +87,9 @@ test("both sides prove knowledge of the key, which is never sent", async () => {
   await entry.authenticate();
   const both = await Promise.all([entry.renewToken(), entry.renewToken()]);
   expect(both).toEqual(["t2", "t2"]);
-  expect(asked.length).toBe(3);
-  expect(JSON.stringify(asked)).not.toContain(KEY);
-  expect(asked.slice(1).every((one) => one.token === null)).toBe(true);
+  expect(requests.length).toBe(3);
+  expect(JSON.stringify(requests)).not.toContain(KEY);
+  expect(requests.slice(1).every((one) => one.token === null)).toBe(true);
   expect([...stored.values()]).toEqual(["t2"]);
 });
 
@@ -98,6 +98,6 @@ test("another program on the port learns nothing", async () => {
   answers = [() => credentials("t1"), ({ body }) => [200, { nonce: "n", proof: body["nonce"] ?? "" }]];
   await entry.authenticate();
   await expect(entry.renewToken()).rejects.toThrow(entry.NotAuthenticated);
-  expect(asked.length).toBe(2);
-  expect(JSON.stringify(asked[1])).not.toContain("t1");
+  expect(requests.length).toBe(2);
+  expect(JSON.stringify(requests[1])).not.toContain("t1");
 });

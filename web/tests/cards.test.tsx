@@ -3,7 +3,7 @@ import { act } from "preact/test-utils";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { foldAll } from "../src/cards/folding.ts";
 import { ToolCard } from "../src/cards/index.ts";
-import { answerOf, changeOf, copyOf, cut, headlineOf, matchesOf, plain, shellOf, sizeOfChange, todosOf, tookOf } from "../src/cards/tool-data.ts";
+import { answerOf, changeOf, copyOf, cut, headlineOf, matchesOf, plain, shellOf, sizeOfChange, todosOf, durationOf } from "../src/cards/tool-data.ts";
 import type { ToolCall, ToolResult } from "../src/wire/types.ts";
 
 const call = (name: string, input: unknown, finished = true): ToolCall => ({ id: "c", name, input: JSON.stringify(input), finished });
@@ -26,9 +26,9 @@ describe("data of a card", () => {
   });
 
   it("parses the exit code of a command", () => {
-    const told = JSON.stringify({ start_time: 1_000, end_time: 3_500, output: "oh\nExit code 3" });
-    expect(shellOf("", told, "", true)).toEqual({ text: "oh", exit: 3 });
-    expect(tookOf(told)).toBe(2_500);
+    const metadata = JSON.stringify({ start_time: 1_000, end_time: 3_500, output: "oh\nExit code 3" });
+    expect(shellOf("", metadata, "", true)).toEqual({ text: "oh", exit: 3 });
+    expect(durationOf(metadata)).toBe(2_500);
     expect(shellOf("hi\n\n<cwd>/w</cwd>", "", "", true)).toEqual({ text: "hi", exit: null });
     expect(shellOf("", "", "so far", false)).toEqual({ text: "so far", exit: null });
     expect(shellOf("", '{"end_time":1,"background":true}', "", true).exit).toBeNull();
@@ -81,18 +81,18 @@ describe("data of a card", () => {
   });
 });
 
-let place: HTMLElement;
+let container: HTMLElement;
 beforeEach(() => {
-  place = document.createElement("div");
-  document.body.append(place);
+  container = document.createElement("div");
+  document.body.append(container);
 });
 afterEach(() => {
-  render(null, place);
-  place.remove();
+  render(null, container);
+  container.remove();
 });
 const draw = (card: preact.JSX.Element): HTMLElement => {
-  act(() => render(card, place));
-  return place.querySelector("article") as HTMLElement;
+  act(() => render(card, container));
+  return container.querySelector("article") as HTMLElement;
 };
 
 describe("ToolCard", () => {
@@ -107,8 +107,8 @@ describe("ToolCard", () => {
   });
 
   it("is not shown as running while it waits for approval", () => {
-    const card = draw(<ToolCard call={call("bash", { command: "make" })} isAsked />);
-    expect(card.dataset["state"]).toBe("asked");
+    const card = draw(<ToolCard call={call("bash", { command: "make" })} isAwaitingApproval />);
+    expect(card.dataset["state"]).toBe("awaiting-approval");
     expect(card.querySelector(".spinner")).toBeNull();
     expect(card.textContent).toContain("waits for approval");
   });

@@ -1,13 +1,13 @@
 // Completions and history of the composer: the same as in the terminal app.
 
 import { describe, expect, test, vi } from "vitest";
-import { completed, type Offers } from "../src/chat/completion.ts";
+import { completed, type Completions } from "../src/chat/completion.ts";
 import { activityOf, noteOf, sizeOf } from "../src/chat/descriptions.ts";
 import { base64, kindOf, textFile } from "../src/chat/files.tsx";
 import { best, mentionAt, mentionsIn } from "../src/chat/mentions.ts";
 import { Recall } from "../src/chat/prompt-history.ts";
 import { Callers } from "../src/store/flush.ts";
-import { forgetSession, remember, sent, text } from "../src/store/composer-state.ts";
+import { forgetSession, addToHistory, sent, text } from "../src/store/composer-state.ts";
 import { chosenId } from "../src/store/state.ts";
 import type { Message, Run } from "../src/wire/types.ts";
 
@@ -27,8 +27,8 @@ describe("mentioned files", () => {
   });
 
   test("a name is completed in place", () => {
-    const offers: Offers = { kind: "file", from: 4, list: [], chosen: 0 };
-    const pick = (value: string) => ({ value, words: "", runs: false });
+    const offers: Completions = { kind: "file", from: 4, list: [], chosen: 0 };
+    const pick = (value: string) => ({ value, description: "", runs: false });
     expect(completed("see @vi and", 7, offers, pick("src/view.py"))).toEqual(["see @src/view.py and", 16]);
     expect(completed("see @vi", 7, offers, pick("my view.py"))).toEqual(['see @"my view.py" ', 18]);
   });
@@ -36,7 +36,7 @@ describe("mentioned files", () => {
 
 test("the history of sent prompts ends with the current draft", () => {
   sent.value = [];
-  ["one", "two", "one"].forEach(remember);
+  ["one", "two", "one"].forEach(addToHistory);
   expect(sent.value).toEqual(["two", "one"]);
   const recall = new Recall();
   expect(recall.step(1, "draft")).toBeNull();
@@ -47,7 +47,7 @@ test("the history of sent prompts ends with the current draft", () => {
 test("the draft of a deleted session is gone, also from the browser's storage", () => {
   chosenId.value = "one";
   text.value = "a secret draft";
-  remember("a secret prompt");
+  addToHistory("a secret prompt");
   chosenId.value = "two";
   expect(sessionStorage.getItem("holdfast-drafts")).toContain("a secret draft");
   forgetSession("one");
@@ -84,13 +84,13 @@ describe("drafts", () => {
   test("each session has its own, and they survive a reload", async () => {
     sessionStorage.clear();
     const before = await loaded();
-    before.text.value = "for nobody yet";
+    before.text.value = "without a session";
     before.go("one");
     before.text.value = "for one";
     before.go("two");
     expect(before.text.value).toBe("");
     const after = await loaded();
-    expect(after.text.value).toBe("for nobody yet");
+    expect(after.text.value).toBe("without a session");
     after.go("one");
     expect(after.text.value).toBe("for one");
     after.text.value = "";

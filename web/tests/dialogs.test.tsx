@@ -10,7 +10,7 @@ import { answers, clientId, permissions, providers, questions, registerCommand, 
 import type { PermissionRequest, QuestionRequest } from "../src/wire/types.ts";
 import { Backend } from "./server.ts";
 
-const ask: PermissionRequest = {
+const permission: PermissionRequest = {
   id: "a",
   session_id: "s",
   tool_call_id: "c",
@@ -33,7 +33,7 @@ const batch: QuestionRequest = {
 
 let backend: Backend;
 let over: () => void;
-let place: HTMLElement;
+let container: HTMLElement;
 
 beforeEach(async () => {
   backend = new Backend();
@@ -42,15 +42,15 @@ beforeEach(async () => {
   await backend.open();
   workspace.value = { id: "w", path: "/w" };
   clientId.value = "me";
-  place = document.createElement("div");
-  document.body.append(place);
+  container = document.createElement("div");
+  document.body.append(container);
   over = beginKeyboard();
 });
 
 afterEach(async () => {
-  doing(() => render(null, place));
+  doing(() => render(null, container));
   over();
-  place.remove();
+  container.remove();
   permissions.value = [];
   questions.value = [];
   answers.value = new Map();
@@ -64,9 +64,9 @@ const doing = (work: () => unknown): void =>
   void act(() => {
     work();
   });
-const draw = (node: preact.JSX.Element): void => doing(() => render(node, place));
+const draw = (node: preact.JSX.Element): void => doing(() => render(node, container));
 const find = (selector: string): HTMLElement => {
-  const found = place.querySelector<HTMLElement>(selector);
+  const found = container.querySelector<HTMLElement>(selector);
   if (!found) throw new Error(`there is no ${selector}`);
   return found;
 };
@@ -84,7 +84,7 @@ const granted = async (): Promise<unknown> => {
 
 describe("the approval panel", () => {
   beforeEach(() => {
-    permissions.value = [ask];
+    permissions.value = [permission];
     draw(
       <>
         <Requests />
@@ -107,7 +107,7 @@ describe("the approval panel", () => {
   it("has no letter for a permanent rule", () => {
     focus("[data-action=allow]");
     for (const letter of "wyepl") press(find("[data-action=allow]"), letter);
-    expect(backend.asked).toEqual([]);
+    expect(backend.requests).toEqual([]);
   });
 
   it("is answered by button", async () => {
@@ -133,17 +133,17 @@ describe("the approval panel", () => {
       answers.value = new Map([["a", { id: "a", tool_call_id: "c", granted: false, denied: true, by: "someone-else" }]]);
       permissions.value = [];
     });
-    expect(place.querySelector(".request-later")).toBeNull();
+    expect(container.querySelector(".request-later")).toBeNull();
     expect(find("[data-testid=permission-closed]").textContent).toContain("Denied in another client");
   });
 
   it("can be postponed and reopened", () => {
     doing(() => find("[aria-label='Decide later']").click());
-    expect(place.querySelector(".request")).toBeNull();
+    expect(container.querySelector(".request")).toBeNull();
     expect(find(".requests-bar").textContent).toContain("bash wants to run a command");
     doing(() => find(".request-later").click());
-    expect(place.querySelector(".request")).not.toBeNull();
-    expect(backend.asked).toEqual([]);
+    expect(container.querySelector(".request")).not.toBeNull();
+    expect(backend.requests).toEqual([]);
   });
 
   it("closes when another client has answered, and shows which", () => {
@@ -151,24 +151,24 @@ describe("the approval panel", () => {
       answers.value = new Map([["a", { id: "a", tool_call_id: "c", granted: true, denied: false, by: "someone-else" }]]);
       permissions.value = [];
     });
-    expect(place.querySelector(".request")).toBeNull();
+    expect(container.querySelector(".request")).toBeNull();
     expect(find("[data-testid=permission-closed]").textContent).toContain("Allowed in another client (someone-)");
   });
 });
 
 describe("a new request", () => {
   it("does not react to an immediate click or key", () => {
-    permissions.value = [ask];
+    permissions.value = [permission];
     draw(<Requests />);
     expect(find("[data-action=allow]").getAttribute("aria-disabled")).toBe("true");
     doing(() => find("[data-action=allow]").click());
     for (const key of ["Enter", "ArrowRight", "Enter", "a", "d", "r", "Escape"]) press(document.body, key);
-    expect(place.querySelector(".approval-reason")).toBeNull();
-    expect(backend.asked).toEqual([]);
+    expect(container.querySelector(".approval-reason")).toBeNull();
+    expect(backend.requests).toEqual([]);
   });
 
   it("is answered once: a pending answer cannot be repeated", () => {
-    permissions.value = [ask];
+    permissions.value = [permission];
     draw(<Requests />);
     focus("[data-action=allow]");
     doing(() => find("[data-action=deny]").click());
@@ -181,7 +181,7 @@ describe("the question panel", () => {
     questions.value = [batch];
     draw(<Requests />);
     focus("input[type=radio]");
-    doing(() => (place.querySelectorAll("input[type=radio]")[1] as HTMLInputElement).click());
+    doing(() => (container.querySelectorAll("input[type=radio]")[1] as HTMLInputElement).click());
     write(find("textarea") as HTMLTextAreaElement, " so ");
     doing(() => find("[data-action=send]").click());
     await vi.waitFor(() => expect(backend.calls("POST /v1/workspaces/w/questions/answer")).toHaveLength(1));
@@ -221,7 +221,7 @@ describe("the palette", () => {
     registerCommand({ name: "sleep", title: "Sleep", run: () => undefined, when: () => false });
     dialog.value = "palette";
     draw(<Palette />);
-    expect(place.textContent).not.toContain("Sleep");
+    expect(container.textContent).not.toContain("Sleep");
     write(find("input") as HTMLInputElement, "dott");
     press(find("input"), "Enter");
     await vi.waitFor(() => expect(run).toHaveBeenCalledOnce());

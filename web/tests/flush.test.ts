@@ -10,9 +10,9 @@ let frames: Frames;
 
 /** Simulates a frame of the browser. */
 function drawn(now: number): void {
-  const asked = waiting;
+  const callbacks = waiting;
   waiting = [];
-  for (const one of asked) one(now);
+  for (const one of callbacks) one(now);
 }
 
 beforeEach(() => {
@@ -28,7 +28,7 @@ afterEach(() => {
 });
 
 test("many requests before a frame cause one rendering", () => {
-  for (let at = 0; at < 100; at += 1) frames.ask();
+  for (let at = 0; at < 100; at += 1) frames.schedule();
   expect(drawings).toBe(0);
   drawn(100);
   expect(drawings).toBe(1);
@@ -38,25 +38,25 @@ test("many requests before a frame cause one rendering", () => {
 
 test("continuous tokens are rendered every second frame, including the last one", () => {
   for (let frame = 0; frame < 60; frame += 1) {
-    frames.ask();
+    frames.schedule();
     drawn(frame * 16.7);
   }
   expect(drawings).toBe(30);
-  frames.ask();
+  frames.schedule();
   drawn(1_100);
   expect(drawings).toBe(31);
 });
 
 test("after a pause the first frame is used", () => {
-  frames.ask();
+  frames.schedule();
   drawn(0);
-  frames.ask();
+  frames.schedule();
   drawn(500);
   expect(drawings).toBe(2);
 });
 
 test("a page in the background is still updated", () => {
-  frames.ask();
+  frames.schedule();
   vi.advanceTimersByTime(250);
   expect(drawings).toBe(1);
   drawn(300);

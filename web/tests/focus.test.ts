@@ -70,12 +70,12 @@ describe("the keyboard between composer and request", () => {
           expect(route.target).toBe("composer");
           [state, typed] = [next, typed + 1];
         }
-        pass(at + random(machine.SETTLE));
+        pass(at + random(machine.SETTLE_DELAY));
         const [next, route] = machine.press(state, "enter", at);
         expect(route.target).toBe("composer");
         [state, typed] = [next, 0];
       }
-      pass(Math.max(at, 6000) + machine.SETTLE + 20);
+      pass(Math.max(at, 6000) + machine.SETTLE_DELAY + 20);
       expect(machine.press(machine.press(state, "right", at)[0], "enter", at)[1].target).toBe("request");
     }
   });

@@ -30,7 +30,7 @@ class Fold {
     this.view = new View({ keepsAll });
   }
 
-  take(step: Step): void {
+  apply(step: Step): void {
     if ("snapshot" in step) {
       this.view.load(step.snapshot, step.session);
       return;
@@ -74,7 +74,7 @@ describe("the same view as the Python fold after every step", () => {
     expect(recording.steps.length).toBeGreaterThan(0);
     const fold = new Fold(kind === "all");
     recording.steps.forEach((step, at) => {
-      fold.take(step);
+      fold.apply(step);
       const digest = createHash("sha256").update(plain(fold.shown())).digest("hex").slice(0, 8);
       expect(`${at}: ${digest}`).toBe(`${at}: ${recording.digests[kind].slice(8 * at, 8 * at + 8)}`);
     });

@@ -5,7 +5,7 @@ import { targetIndex } from "../src/palette/list-navigation.ts";
 import { fit, rank } from "../src/palette/fuzzy-match.ts";
 
 const names = ["New session", "Sessions: open one", "Choose a model or set a key", "Timeline of the runs, with replay", "Theme: system, light, dark"];
-const found = (words: string): string[] => rank(names, words, (name) => name).map((hit) => hit.item);
+const found = (query: string): string[] => rank(names, query, (name) => name).map((hit) => hit.item);
 
 describe("rank", () => {
   it("returns everything without words", () => {

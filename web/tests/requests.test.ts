@@ -21,7 +21,7 @@ describe("escapeInvisible", () => {
   });
 });
 
-const ask = (params: Record<string, unknown>, more: Partial<PermissionRequest> = {}): PermissionRequest => ({
+const permission = (params: Record<string, unknown>, more: Partial<PermissionRequest> = {}): PermissionRequest => ({
   id: "a",
   session_id: "s",
   tool_call_id: "c",
@@ -35,15 +35,15 @@ const ask = (params: Record<string, unknown>, more: Partial<PermissionRequest> =
 
 describe("a permission request", () => {
   it("is described in words", () => {
-    expect(describeRequest(ask({}))).toBe("bash wants to run a command");
-    expect(describeRequest(ask({}, { tool_name: "x", action: "dance" }))).toBe("x wants to dance");
+    expect(describeRequest(permission({}))).toBe("bash wants to run a command");
+    expect(describeRequest(permission({}, { tool_name: "x", action: "dance" }))).toBe("x wants to dance");
   });
 
   it("shows a command, a change, or all parameters", () => {
-    expect(subjectOf(ask({ command: "ls\nrm x" }))).toEqual({ kind: "command", command: "ls\nrm x", where: "/w" });
-    const change = subjectOf(ask({ file_path: "/w/a", old_content: "1\n", new_content: "2\n" }));
+    expect(subjectOf(permission({ command: "ls\nrm x" }))).toEqual({ kind: "command", command: "ls\nrm x", where: "/w" });
+    const change = subjectOf(permission({ file_path: "/w/a", old_content: "1\n", new_content: "2\n" }));
     expect(change.kind === "change" && change.lines.map((line) => line.kind)).toEqual(["removed", "added"]);
-    expect(subjectOf(ask({ url: "https://x", timeout: 0, deep: { a: 1 } }))).toEqual({
+    expect(subjectOf(permission({ url: "https://x", timeout: 0, deep: { a: 1 } }))).toEqual({
       kind: "facts",
       facts: [
         ["url", "https://x"],

@@ -3,7 +3,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
-export interface Asked {
+export interface RecordedRequest {
   readonly method: string;
   readonly path: string;
   readonly query: URLSearchParams;
@@ -11,13 +11,13 @@ export interface Asked {
   readonly body: any;
 }
 
-export type Route = (asked: Asked) => Answer | Promise<Answer>;
+export type Route = (request: RecordedRequest) => Answer | Promise<Answer>;
 export type Answer = { readonly status?: number; readonly body?: unknown } | "hang up" | "stream";
 
 const SNAPSHOT = { cursor: 10, epoch: 1, workspace: { id: "w", path: "/w" }, sessions: [], messages: [], runs: [] };
 
 export class Backend {
-  readonly asked: Asked[] = [];
+  readonly requests: RecordedRequest[] = [];
   readonly streams: ServerResponse[] = [];
   readonly routes = new Map<string, Route>();
   private server: Server | null = null;
@@ -55,8 +55,8 @@ export class Backend {
   }
 
   /** Requests of a route, in order. */
-  calls(route: string): Asked[] {
-    return this.asked.filter((one) => `${one.method} ${one.path}` === route);
+  calls(route: string): RecordedRequest[] {
+    return this.requests.filter((one) => `${one.method} ${one.path}` === route);
   }
 
   send(event: unknown, number?: number): void {
@@ -69,21 +69,21 @@ export class Backend {
     for await (const chunk of request) chunks.push(chunk as Buffer);
     const url = new URL(request.url ?? "/", "http://x");
     const text = Buffer.concat(chunks).toString();
-    const asked: Asked = {
+    const recorded: RecordedRequest = {
       method: request.method ?? "",
       path: url.pathname,
       query: url.searchParams,
       token: (request.headers.authorization ?? "").replace("Bearer ", ""),
       body: text ? JSON.parse(text) : undefined,
     };
-    this.asked.push(asked);
-    const given = (await this.routes.get(`${asked.method} ${asked.path}`)?.(asked)) ?? { status: 404, body: { message: "Not there." } };
+    this.requests.push(recorded);
+    const given = (await this.routes.get(`${recorded.method} ${recorded.path}`)?.(recorded)) ?? { status: 404, body: { message: "Not there." } };
     if (given === "hang up") {
       request.socket.destroy();
     } else if (given === "stream") {
       response.writeHead(200, { "Content-Type": "text/event-stream" });
       this.streams.push(response);
-      this.send({ type: "hello", payload: { cursor: Number(asked.query.get("since")), oldest: 0, epoch: 1 } });
+      this.send({ type: "hello", payload: { cursor: Number(recorded.query.get("since")), oldest: 0, epoch: 1 } });
     } else {
       response.writeHead(given.status ?? 200, { "Content-Type": "application/json" });
       response.end(given.body === undefined ? "" : JSON.stringify(given.body));

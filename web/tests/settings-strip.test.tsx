@@ -7,12 +7,12 @@ import { SettingsStrip } from "../src/shell/settings-strip.tsx";
 import { workspace } from "../src/store.ts";
 
 test("errors in the settings are shown until they are corrected", async () => {
-  const place = document.createElement("div");
-  await act(() => render(<SettingsStrip />, place));
-  expect(place.textContent).toBe("");
+  const container = document.createElement("div");
+  await act(() => render(<SettingsStrip />, container));
+  expect(container.textContent).toBe("");
   const problem = "/w/holdfast.toml:2: permissions.deny[0]: The rule '<b>bahs</b>' has no effect";
   await act(() => void (workspace.value = { id: "w", path: "/w", problems: [problem] }));
-  expect(place.querySelector("[role=alert]")?.textContent).toContain(problem);
+  expect(container.querySelector("[role=alert]")?.textContent).toContain(problem);
   await act(() => void (workspace.value = { id: "w", path: "/w" }));
-  expect(place.textContent).toBe("");
+  expect(container.textContent).toBe("");
 });

@@ -6,7 +6,7 @@ import { mergeRuns } from "../src/panels/merge-runs.ts";
 import { findMatches, findInSessions } from "../src/panels/search-matches.ts";
 import { clear, fetchSessions, sessionCache, unfetched } from "../src/panels/session-cache.ts";
 import { endNotifications } from "../src/shell/notifications.ts";
-import { backAgain } from "../src/shell/connection.tsx";
+import { describeReconnect } from "../src/shell/connection.tsx";
 import { ago, dayOf, elapsed, money, thousands } from "../src/shell/format.ts";
 import { groupByDay, buildTree } from "../src/shell/session-tree.ts";
 import { meterOf, windowOf } from "../src/shell/context-usage.ts";
@@ -171,13 +171,13 @@ describe("search", () => {
 });
 
 describe("search in all sessions", () => {
-  const said = (id: string, text: string): Message => ({
+  const message = (id: string, text: string): Message => ({
     id, role: "user", parts: [{ type: "text", data: { text } }], session_id: "s", model: "", provider: "", created_at: 1, updated_at: 1,
   });
 
   it("finds titles and texts by session, a few matches of each", () => {
     const all = [session("one", { title: "The Lexer" }), session("two", { title: "Other" }), session("three", { title: "Nothing" })];
-    const texts: Record<string, Message[]> = { one: [said("m1", "a parser")], two: Array.from({ length: 9 }, (_, at) => said(`n${at}`, "lexer")) };
+    const texts: Record<string, Message[]> = { one: [message("m1", "a parser")], two: Array.from({ length: 9 }, (_, at) => message(`n${at}`, "lexer")) };
     const found = findInSessions(all, (id) => texts[id] ?? [], "LEXER");
     expect(found.map((one) => one.session.id)).toEqual(["one", "two"]);
     expect(found[0]?.hits.map((hit) => [hit.kind, hit.found, hit.messageId])).toEqual([["title", "Lexer", ""]]);
@@ -187,16 +187,16 @@ describe("search in all sessions", () => {
 
   it("fetches each session once until it changes; a deleted one is ignored", async () => {
     clear();
-    const asked: string[] = [];
+    const requested: string[] = [];
     const read = async (id: string): Promise<Message[]> => {
-      asked.push(id);
+      requested.push(id);
       if (id === "gone") throw new Error("404");
-      return [said(`of ${id}`, id)];
+      return [message(`of ${id}`, id)];
     };
     const list = [session("a", { updated_at: 1 }), session("gone", { updated_at: 1 }), session("b", { updated_at: 1 })];
     await fetchSessions(list, read);
     await fetchSessions([session("a", { updated_at: 2 }), ...list.slice(1)], read);
-    expect(asked).toEqual(["a", "gone", "b", "a"]);
+    expect(requested).toEqual(["a", "gone", "b", "a"]);
     expect(sessionCache.value.get("b")?.messages.map((one) => one.id)).toEqual(["of b"]);
     expect(unfetched.value).toBe(0);
     const first = fetchSessions([session("c", {}), session("d", {})], read);
@@ -252,7 +252,7 @@ describe("the notice of a reconnect", () => {
     [{ from: 74, missed: 10014, gap: false }, "Connected again after event 74: missed events were received."],
     [{ from: 74, missed: 0, gap: false }, "Connected again after event 74: nothing was missed."],
     [{ from: 74, missed: 0, gap: true }, "Connected again after event 74: everything was reloaded."],
-  ])("is told without counting numbers that were passed over", (resumed, words) => {
-    expect(backAgain(resumed)).toBe(words);
+  ])("describes a reconnect without counting skipped numbers", (resumed, text) => {
+    expect(describeReconnect(resumed)).toBe(text);
   });
 });

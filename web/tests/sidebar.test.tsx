@@ -8,24 +8,24 @@ import { Sidebar } from "../src/shell/sidebar.tsx";
 import { permissions, runs, sessionId, sessions } from "../src/store.ts";
 import type { Run, Session } from "../src/wire/types.ts";
 
-let place: HTMLElement;
+let container: HTMLElement;
 
 const session = (id: string, more: Partial<Session> = {}): Session => ({
   id, parent_session_id: "", title: `title of ${id}`, message_count: 0, prompt_tokens: 0, completion_tokens: 0, summary_message_id: "", cost: 0,
   created_at: 1, updated_at: 1, is_busy: false, attached_clients: 0, ...more,
 });
 const run = (state: Run["state"], of = "a"): Run => ({ run_id: "r", session_id: of, state, delivery: "queue", accepted_at: 1, number: 1 });
-const marks = (): string[] => [...place.querySelectorAll<HTMLElement>("[data-testid=session]")].map((one) => `${one.dataset["id"]}:${one.querySelector(".dot")?.textContent ?? ""}`);
+const marks = (): string[] => [...container.querySelectorAll<HTMLElement>("[data-testid=session]")].map((one) => `${one.dataset["id"]}:${one.querySelector(".dot")?.textContent ?? ""}`);
 
 beforeEach(async () => {
-  place = document.createElement("div");
-  document.body.replaceChildren(place);
+  container = document.createElement("div");
+  document.body.replaceChildren(container);
   sessions.value = [session("a"), session("b")];
   runs.value = [];
   permissions.value = [];
   sessionId.value = null;
   panel.value = null;
-  await act(() => render(<Sidebar />, place));
+  await act(() => render(<Sidebar />, container));
 });
 
 test("a session is busy exactly while one of its runs is open", async () => {
@@ -61,14 +61,14 @@ test("other clients of a session are counted, without this page", async () => {
 });
 
 test("words without a matching title can be searched in all sessions", async () => {
-  const field = place.querySelector<HTMLInputElement>("input[type=search]");
-  expect(place.querySelector("[data-testid=search-all]")).toBeNull();
+  const field = container.querySelector<HTMLInputElement>("input[type=search]");
+  expect(container.querySelector("[data-testid=search-all]")).toBeNull();
   await act(() => {
     if (field) field.value = "elsewhere";
     field?.dispatchEvent(new Event("input", { bubbles: true }));
   });
   expect(marks()).toEqual([]);
-  const further = place.querySelector<HTMLButtonElement>("[data-testid=search-all]");
+  const further = container.querySelector<HTMLButtonElement>("[data-testid=search-all]");
   expect(further?.textContent).toContain("“elsewhere”");
   await act(() => further?.click());
   expect(panel.value).toBe("search");

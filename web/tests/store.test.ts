@@ -19,7 +19,7 @@ let store: Store;
 let composing: typeof import("../src/store/composer-state.ts");
 
 /** An authenticated, connected page. Each test has its own: modules are loaded again. */
-async function opened(hash = "#code=c1&dir=%2Fw"): Promise<void> {
+async function openStore(hash = "#code=c1&dir=%2Fw"): Promise<void> {
   history.replaceState(null, "", `/${hash}`);
   vi.resetModules();
   store = await import("../src/store.ts");
@@ -32,8 +32,8 @@ beforeEach(async () => {
   sessionStorage.clear();
   backend = new Backend();
   const body = { ...SNAPSHOT, sessions: [session("s1"), session("s2")] };
-  backend.on("GET /v1/workspaces/w/snapshot", (asked) => {
-    const name = asked.query.get("session_id");
+  backend.on("GET /v1/workspaces/w/snapshot", (request) => {
+    const name = request.query.get("session_id");
     return { body: { ...body, messages: name ? [message("m1", `in ${name}`, name)] : [] } };
   });
   backend.on("GET /v1/workspaces/w/sessions/s1", () => ({ body: session("s1", { attached_clients: 3 }) }));
@@ -45,7 +45,7 @@ afterEach(async () => {
 });
 
 test("the project description file follows the settings", async () => {
-  await opened();
+  await openStore();
   store.workspace.value = { id: "w", path: "/w" };
   expect(store.guide.value).toBe("AGENTS.md");
   store.workspace.value = { id: "w", path: "/w", config: { options: { initialize_as: "CLAUDE.md" } } };
@@ -54,13 +54,13 @@ test("the project description file follows the settings", async () => {
 
 describe("authentication", () => {
   test("the code is removed from the URL, and the token is sent in a header only", async () => {
-    await opened();
+    await openStore();
     expect(location.hash).toBe("#dir=%2Fw");
     expect(backend.calls("POST /v1/web/exchange").map((one) => one.body)).toEqual([{ code: "c1" }]);
     const [entered] = backend.calls("POST /v1/workspaces");
     expect(entered?.body.path).toBe("/w");
     expect(entered?.token).toBe("t1");
-    expect(backend.asked.every((one) => !`${one.path}?${one.query}`.includes("t1"))).toBe(true);
+    expect(backend.requests.every((one) => !`${one.path}?${one.query}`.includes("t1"))).toBe(true);
     expect(backend.calls("GET /v1/workspaces/w/events")[0]?.query.get("since")).toBe("10");
   });
 
@@ -74,7 +74,7 @@ describe("authentication", () => {
   });
 
   test("the session of the URL is opened unless it was deleted", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s2");
+    await openStore("#code=c1&dir=%2Fw&session=s2");
     expect(store.sessionId.value).toBe("s2");
     expect(store.messageOf("m1").value?.session_id).toBe("s2");
     await store.chooseSession("s1");
@@ -86,7 +86,7 @@ describe("authentication", () => {
 
 describe("following", () => {
   test("tokens update the message with one rendering for many", async () => {
-    await opened();
+    await openStore();
     await store.chooseSession("s1");
     let drawings = 0;
     const stop = store.messageOf("m1").subscribe(() => (drawings += 1));
@@ -102,7 +102,7 @@ describe("following", () => {
   });
 
   test("a broken stream is resumed after the last number and reported", async () => {
-    await opened();
+    await openStore();
     backend.send({ type: "session", payload: { type: "created", payload: session("s3") } }, 11);
     await vi.waitFor(() => expect(store.cursor.value).toBe(11));
     backend.streams[0]?.destroy();
@@ -114,17 +114,17 @@ describe("following", () => {
   });
 
   test("events in one frame are all shown", async () => {
-    await opened();
-    const ask = { id: "a", session_id: "s1", tool_call_id: "c", run_id: "r", tool_name: "bash", description: "", action: "execute", params: {}, path: "/w" };
-    const told = [
+    await openStore();
+    const permission = { id: "a", session_id: "s1", tool_call_id: "c", run_id: "r", tool_name: "bash", description: "", action: "execute", params: {}, path: "/w" };
+    const notifications = [
       { type: "run", payload: { type: "created", payload: run("r", { state: "active" }) } },
-      { type: "permission_request", payload: { type: "created", payload: ask } },
+      { type: "permission_request", payload: { type: "created", payload: permission } },
       { type: "message", payload: { type: "created", payload: message("m2", "so") } },
       { type: "session", payload: { type: "updated", payload: session("s1", { title: "named", message_count: 1 }) } },
     ];
     // In every order: no change of one event is lost because of another one.
-    for (const [at, events] of [told, [...told].reverse()].entries()) {
-      events.forEach((event, place) => backend.send(event, 11 + 10 * at + place));
+    for (const [at, events] of [notifications, [...notifications].reverse()].entries()) {
+      events.forEach((event, index) => backend.send(event, 11 + 10 * at + index));
       await vi.waitFor(() => expect(store.cursor.value).toBe(14 + 10 * at));
       expect(store.permissions.value.map((one) => one.id)).toEqual(["a"]);
       expect(store.runs.value.map((one) => one.run_id)).toEqual(["r"]);
@@ -137,18 +137,18 @@ describe("following", () => {
   });
 
   test("a gap is filled by a snapshot", async () => {
-    await opened();
+    await openStore();
     await store.chooseSession("s1");
-    const asked = backend.calls("GET /v1/workspaces/w/snapshot").length;
+    const count = backend.calls("GET /v1/workspaces/w/snapshot").length;
     backend.on("GET /v1/workspaces/w/snapshot", () => ({ body: { ...SNAPSHOT, cursor: 50, sessions: [session("s1")], messages: [message("m9", "new")] } }));
     backend.send({ type: "gap", payload: { cursor: 50, oldest: 40, epoch: 2 } });
     await vi.waitFor(() => expect(store.messageIds.value).toEqual(["m9"]));
-    expect(backend.calls("GET /v1/workspaces/w/snapshot")).toHaveLength(asked + 1);
+    expect(backend.calls("GET /v1/workspaces/w/snapshot")).toHaveLength(count + 1);
     expect(store.cursor.value).toBe(50);
   });
 
   /** Selects s1, and plays the stream before its snapshot arrives. */
-  async function chosenMeanwhile(snapshot: unknown, speak: () => void): Promise<void> {
+  async function chosenMeanwhile(snapshot: unknown, send: () => void): Promise<void> {
     let release = (): void => undefined;
     const held = new Promise<void>((resolve) => (release = resolve));
     backend.on("GET /v1/workspaces/w/snapshot", async () => {
@@ -156,7 +156,7 @@ describe("following", () => {
       return { body: snapshot };
     });
     const chosen = store.chooseSession("s1");
-    speak();
+    send();
     await vi.waitFor(() => expect(store.cursor.value).toBe(12));
     release();
     await chosen;
@@ -170,7 +170,7 @@ describe("following", () => {
   };
 
   test("a snapshot older than the stream loses no event", async () => {
-    await opened();
+    await openStore();
     await chosenMeanwhile({ ...SNAPSHOT, cursor: 10, sessions: [session("s1")], messages: [message("m1", "in s1")] }, speakMeanwhile);
     expect(store.messageIds.value).toEqual(["m1", "m2"]);
     expect(store.messageOf("m2").value?.parts[0]?.data).toEqual({ text: "Half of it" });
@@ -182,7 +182,7 @@ describe("following", () => {
   });
 
   test("a snapshot newer than the stream applies no event twice", async () => {
-    await opened();
+    await openStore();
     const newer = { ...SNAPSHOT, cursor: 13, sessions: [session("s1"), session("s3"), session("s4")], messages: [message("m2", "Half of it, and more")] };
     await chosenMeanwhile(newer, speakMeanwhile);
     backend.send(grown(10, ", and"));
@@ -195,13 +195,13 @@ describe("following", () => {
   });
 
   test("the last of two selections counts, in any order of responses", async () => {
-    await opened();
+    await openStore();
     const answer = backend.routes.get("GET /v1/workspaces/w/snapshot");
     let release = (): void => undefined;
     const held = new Promise<void>((resolve) => (release = resolve));
-    backend.on("GET /v1/workspaces/w/snapshot", async (asked) => {
-      if (asked.query.get("session_id") === "s1") await held;
-      return answer?.(asked) ?? {};
+    backend.on("GET /v1/workspaces/w/snapshot", async (request) => {
+      if (request.query.get("session_id") === "s1") await held;
+      return answer?.(request) ?? {};
     });
     const first = store.chooseSession("s1");
     await store.chooseSession("s2");
@@ -212,7 +212,7 @@ describe("following", () => {
   });
 
   test("the messages of a session that is no longer shown are dropped", async () => {
-    await opened();
+    await openStore();
     await store.chooseSession("s1");
     const before = store.messageOf("m1");
     expect(before.value).toBeDefined();
@@ -224,14 +224,14 @@ describe("following", () => {
   });
 
   test("a prompt sent while another session loads belongs to that session", async () => {
-    await opened();
+    await openStore();
     await store.chooseSession("s1");
     const answer = backend.routes.get("GET /v1/workspaces/w/snapshot");
     let release = (): void => undefined;
     const held = new Promise<void>((resolve) => (release = resolve));
-    backend.on("GET /v1/workspaces/w/snapshot", async (asked) => {
+    backend.on("GET /v1/workspaces/w/snapshot", async (request) => {
       await held;
-      return answer?.(asked) ?? {};
+      return answer?.(request) ?? {};
     });
     backend.on("POST /v1/workspaces/w/agent", () => ({ status: 202, body: {} }));
     const chosen = store.chooseSession("s2");
@@ -242,7 +242,7 @@ describe("following", () => {
   });
 
   test("a session that fails to load leaves the shown one", async () => {
-    await opened();
+    await openStore();
     await store.chooseSession("s1");
     backend.on("GET /v1/workspaces/w/snapshot", () => ({ status: 500, body: { message: "no" } }));
     await expect(store.chooseSession("s2")).rejects.toThrow();
@@ -252,17 +252,17 @@ describe("following", () => {
   });
 
   test("the outcome of a request is stored by its id", async () => {
-    await opened();
-    const ask = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: {}, path: "/" };
-    backend.send({ type: "permission_request", payload: { type: "created", payload: ask } }, 11);
-    await vi.waitFor(() => expect(store.permissions.value).toEqual([ask]));
-    backend.send({ type: "permission_notification", payload: { type: "created", payload: { id: "a1", tool_call_id: "c1", granted: true, denied: false, by: "somebody" } } }, 12);
+    await openStore();
+    const permission = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: {}, path: "/" };
+    backend.send({ type: "permission_request", payload: { type: "created", payload: permission } }, 11);
+    await vi.waitFor(() => expect(store.permissions.value).toEqual([permission]));
+    backend.send({ type: "permission_notification", payload: { type: "created", payload: { id: "a1", tool_call_id: "c1", granted: true, denied: false, by: "other-client" } } }, 12);
     await vi.waitFor(() => expect(store.permissions.value).toEqual([]));
-    expect(store.answers.value.get("a1")).toMatchObject({ by: "somebody" });
+    expect(store.answers.value.get("a1")).toMatchObject({ by: "other-client" });
   });
 
   test("other clients of the same session are counted", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s1");
+    await openStore("#code=c1&dir=%2Fw&session=s1");
     await vi.waitFor(() => expect(store.others.value).toBe(2));
     expect(backend.calls("POST /v1/workspaces/w/current-session")[0]?.body).toEqual({ session_id: "s1" });
   });
@@ -272,7 +272,7 @@ describe("prompts", () => {
   const accepted = { run_id: "r", session_id: "s1", delivery: "steer", position: 0 };
 
   test("a prompt without a response is resent with the same id", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s1");
+    await openStore("#code=c1&dir=%2Fw&session=s1");
     let count = 0;
     backend.on("POST /v1/workspaces/w/agent", () => {
       count += 1;
@@ -287,7 +287,7 @@ describe("prompts", () => {
   });
 
   test("a prompt without a response keeps its id when resent by the user; another one does not", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s1");
+    await openStore("#code=c1&dir=%2Fw&session=s1");
     backend.on("POST /v1/workspaces/w/agent", () => "hang up");
     await expect(store.prompt("hello")).rejects.toMatchObject({ status: 0 });
     backend.on("POST /v1/workspaces/w/agent", () => ({ status: 202, body: accepted }));
@@ -299,7 +299,7 @@ describe("prompts", () => {
   });
 
   test("a refused prompt is not resent, and the reason is shown", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s1");
+    await openStore("#code=c1&dir=%2Fw&session=s1");
     backend.on("POST /v1/workspaces/w/agent", () => ({ status: 409, body: { message: "The session is busy." } }));
     await expect(store.prompt("hello")).rejects.toMatchObject({ status: 409, message: "The session is busy." });
     expect(backend.calls("POST /v1/workspaces/w/agent")).toHaveLength(1);
@@ -308,7 +308,7 @@ describe("prompts", () => {
   });
 
   test("the first prompt creates the session and keeps the draft", async () => {
-    await opened();
+    await openStore();
     backend.on("POST /v1/workspaces/w/sessions", () => ({ body: session("s1") }));
     backend.on("POST /v1/workspaces/w/agent", () => ({ status: 202, body: accepted }));
     await store.prompt("hello");
@@ -317,7 +317,7 @@ describe("prompts", () => {
   });
 
   test("a cancel restores the queued prompts of this page only", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s1");
+    await openStore("#code=c1&dir=%2Fw&session=s1");
     backend.on("POST /v1/workspaces/w/agent/sessions/s1/cancel", () => ({ body: { cancelled: [] } }));
     const mine = { client_id: store.clientId.value };
     [run("head", { state: "active" }), run("one", { ...mine, number: 2 }), run("theirs", { client_id: "x", number: 3 }), run("two", { ...mine, number: 4 })].forEach(
@@ -331,8 +331,8 @@ describe("prompts", () => {
   });
 
   test("a queued prompt is restored with its attachments", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s1");
-    backend.on("POST /v1/workspaces/w/agent", (asked) => ({ status: 202, body: { ...accepted, run_id: asked.body.run_id } }));
+    await openStore("#code=c1&dir=%2Fw&session=s1");
+    backend.on("POST /v1/workspaces/w/agent", (request) => ({ status: 202, body: { ...accepted, run_id: request.body.run_id } }));
     const file = { content: "aGk=", file_path: "a.txt", file_name: "a.txt", mime_type: "text/plain" };
     await store.prompt("with a file", { attachments: [file] });
     const id = backend.calls("POST /v1/workspaces/w/agent")[0]?.body.run_id as string;
@@ -343,7 +343,7 @@ describe("prompts", () => {
   });
 
   test("the order of the queue is the server's", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s1");
+    await openStore("#code=c1&dir=%2Fw&session=s1");
     ["a", "b", "c"].forEach((name, at) => backend.send({ type: "run", payload: { type: "created", payload: run(name, { number: 11 + at }) } }, 11 + at));
     await vi.waitFor(() => expect(store.queue.value).toHaveLength(3));
     backend.on("GET /v1/workspaces/w/agent/sessions/s1/prompts/list", () => ({ body: ["c", "a", "b"] }));
@@ -354,7 +354,7 @@ describe("prompts", () => {
   });
 
   test("drafts belong to their sessions", async () => {
-    await opened("#code=c1&dir=%2Fw&session=s1");
+    await openStore("#code=c1&dir=%2Fw&session=s1");
     composing.text.value = "for one";
     await store.chooseSession("s2");
     expect(composing.text.value).toBe("");
@@ -366,17 +366,17 @@ describe("prompts", () => {
 
 describe("requests and errors", () => {
   test("an answer contains its client and is accepted once", async () => {
-    await opened();
+    await openStore();
     backend.on("POST /v1/workspaces/w/permissions/grant", () => ({ body: { resolved: false } }));
-    const ask = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: { command: "ls" }, path: "/" };
-    expect(await store.answerPermission(ask, "deny", "no")).toBe(false);
+    const permission = { id: "a1", session_id: "s1", tool_call_id: "c1", tool_name: "bash", description: "", action: "execute", params: { command: "ls" }, path: "/" };
+    expect(await store.answerPermission(permission, "deny", "no")).toBe(false);
     const [sent] = backend.calls("POST /v1/workspaces/w/permissions/grant");
     expect(sent?.query.get("client_id")).toBe(store.clientId.value);
-    expect(sent?.body).toEqual({ permission: ask, action: "deny", reason: "no" });
+    expect(sent?.body).toEqual({ permission, action: "deny", reason: "no" });
   });
 
   test("a missing response is a message, not an exception", async () => {
-    await opened();
+    await openStore();
     backend.on("GET /v1/workspaces/w/stats", () => "hang up");
     await expect(store.stats()).rejects.toMatchObject({ name: "Problem", status: 0 });
   });

@@ -69,7 +69,7 @@ describe("items", () => {
 
 /** A scripted server of a stream: each connection is played by the test. */
 class Wire {
-  readonly asked: number[] = [];
+  readonly requested: number[] = [];
   readonly items: Item[] = [];
   readonly troubles: StreamError[] = [];
   readonly live: [number, number][] = [];
@@ -79,7 +79,7 @@ class Wire {
   private readonly answers: (() => Response)[] = [];
   readonly port: StreamPort = {
     connect: (since, signal) => {
-      this.asked.push(since);
+      this.requested.push(since);
       const answer = this.answers.shift();
       if (answer !== undefined) return Promise.resolve().then(answer);
       const body = new ReadableStream<Uint8Array>({ start: (control) => void this.open.push(control) });
@@ -164,7 +164,7 @@ describe("the stream", () => {
     wire.event(5);
     wire.event(6);
     await settle();
-    expect(wire.asked).toEqual([3, 5]);
+    expect(wire.requested).toEqual([3, 5]);
     expect(wire.numbers).toEqual([4, 5, 6]);
     expect(wire.live).toEqual([
       [3, 3],
@@ -186,7 +186,7 @@ describe("the stream", () => {
     wire.hello(1);
     wire.event(1);
     await settle();
-    expect(wire.asked).toEqual([0, 0]);
+    expect(wire.requested).toEqual([0, 0]);
     expect(wire.numbers).toEqual([1]);
   });
 
@@ -197,12 +197,12 @@ describe("the stream", () => {
     await settle();
     wire.hello(0);
     await vi.advanceTimersByTimeAsync(44_000);
-    expect(wire.asked).toHaveLength(1);
+    expect(wire.requested).toHaveLength(1);
     wire.send(": still here\n\n");
     await vi.advanceTimersByTimeAsync(44_000);
-    expect(wire.asked).toHaveLength(1);
+    expect(wire.requested).toHaveLength(1);
     await vi.advanceTimersByTimeAsync(15_000);
-    expect(wire.asked).toHaveLength(2);
+    expect(wire.requested).toHaveLength(2);
     expect(wire.troubles[0]?.why).toContain("silent");
   });
 
@@ -214,11 +214,11 @@ describe("the stream", () => {
     await settle();
     wire.cut();
     await vi.advanceTimersByTimeAsync(6_000);
-    const before = wire.asked.length;
+    const before = wire.requested.length;
     expect(before).toBeGreaterThan(3);
     document.dispatchEvent(new Event("visibilitychange"));
     await settle();
-    expect(wire.asked.length).toBe(before + 1);
+    expect(wire.requested.length).toBe(before + 1);
   });
 
   test("a connection after a suspension is not trusted", async () => {
@@ -231,7 +231,7 @@ describe("the stream", () => {
     vi.setSystemTime(Date.now() + 30_000);
     dispatchEvent(new Event("online"));
     await vi.advanceTimersByTimeAsync(300);
-    expect(wire.asked).toHaveLength(2);
+    expect(wire.requested).toHaveLength(2);
   });
 
   test("a closed workspace is opened again", async () => {
@@ -241,7 +241,7 @@ describe("the stream", () => {
     follow(wire, 9);
     await vi.advanceTimersByTimeAsync(1_000);
     expect(wire.entered).toBe(1);
-    expect(wire.asked).toEqual([9, 9]);
+    expect(wire.requested).toEqual([9, 9]);
   });
 
   test("a refused page stops requesting", async () => {
@@ -251,7 +251,7 @@ describe("the stream", () => {
     follow(wire);
     await vi.advanceTimersByTimeAsync(60_000);
     expect(wire.refused).toBe("status 401");
-    expect(wire.asked).toHaveLength(1);
+    expect(wire.requested).toHaveLength(1);
   });
 
   test("waits longer without responses, and reports the next attempt", async () => {

@@ -4,13 +4,13 @@ import { describe, expect, test } from "vitest";
 import { render } from "preact";
 import { safeAddress } from "../src/text/safe-url.ts";
 import { decodeEntities } from "../src/text/entities.ts";
-import { MOST_MARKDOWN, nodesOf } from "../src/text/nodes.tsx";
-import { highlightLines, languageOf, linesOf, MOST_CODE, stretchesOf } from "../src/text/highlight.ts";
+import { MAX_MARKDOWN, nodesOf } from "../src/text/nodes.tsx";
+import { highlightLines, languageOf, linesOf, MAX_CODE, stretchesOf } from "../src/text/highlight.ts";
 
 function drawn(text: string, definitions: readonly string[] = []): HTMLElement {
-  const place = document.createElement("div");
-  render(nodesOf(text, definitions), place);
-  return place;
+  const container = document.createElement("div");
+  render(nodesOf(text, definitions), container);
+  return container;
 }
 
 const ALLOWED = new Set(
@@ -18,9 +18,9 @@ const ALLOWED = new Set(
 );
 
 /** Everything active: other elements, handlers, styles, URLs outside the web. */
-function dangers(place: HTMLElement): string[] {
+function dangers(container: HTMLElement): string[] {
   const found: string[] = [];
-  for (const element of place.querySelectorAll("*")) {
+  for (const element of container.querySelectorAll("*")) {
     if (!ALLOWED.has(element.nodeName)) found.push(element.nodeName);
     for (const { name, value } of element.attributes) {
       if (name.startsWith("on") || ["style", "src", "srcset", "id", "name", "srcdoc", "action", "formaction", "background", "data", "poster", "xlink:href"].includes(name)) found.push(name);
@@ -80,8 +80,8 @@ const HOSTILE = [
 
 describe("hostile output", () => {
   test.each(HOSTILE)("%s", (text) => {
-    const place = drawn(text);
-    expect(dangers(place)).toEqual([]);
+    const container = drawn(text);
+    expect(dangers(container)).toEqual([]);
     // Also as a part of another text.
     expect(dangers(drawn(`# A title\n\ntext before ${text} and after\n\n1. ${text}`))).toEqual([]);
   });
@@ -92,9 +92,9 @@ describe("hostile output", () => {
   });
 
   test("an image is a link and is not loaded", () => {
-    const place = drawn("![a chart](https://elsewhere.example/chart.png)");
-    const [link] = place.querySelectorAll("a");
-    expect(place.querySelector("img")).toBeNull();
+    const container = drawn("![a chart](https://elsewhere.example/chart.png)");
+    const [link] = container.querySelectorAll("a");
+    expect(container.querySelector("img")).toBeNull();
     expect([link?.textContent, link?.getAttribute("href")]).toEqual(["a chart", "https://elsewhere.example/chart.png"]);
     expect(link?.getAttribute("rel")).toBe("noopener noreferrer nofollow");
     expect(link?.getAttribute("target")).toBe("_blank");
@@ -106,7 +106,7 @@ describe("hostile output", () => {
   });
 
   test("huge and deeply nested input is shown quickly as plain text", () => {
-    const huge = "**word** ".repeat(MOST_MARKDOWN);
+    const huge = "**word** ".repeat(MAX_MARKDOWN);
     expect(drawn(huge).querySelectorAll("strong")).toHaveLength(0);
     expect(drawn(huge).textContent).toBe(huge);
     for (const text of [">".repeat(20_000), "- ".repeat(20_000), "[".repeat(20_000), "*a_ ".repeat(10_000), "`".repeat(30_001), "((".repeat(20_000), "![".repeat(15_000), "<".repeat(50_000), "\\".repeat(50_000), "|".repeat(20_000) + "\n" + "|-".repeat(10_000)]) {
@@ -137,13 +137,13 @@ describe("addresses", () => {
 });
 
 test("ordinary Markdown is rendered", () => {
-  const place = drawn("# T\n\n- a\n- **b** `c` ~~d~~\n\n1. x\n\n| a | b |\n|:-|-:|\n| 1 | 2 |\n\n- [x] done\n\nhttps://example.org/");
-  expect(place.querySelector(".title-1")?.textContent).toBe("T");
-  expect(place.querySelectorAll("li")).toHaveLength(4);
-  expect(place.querySelector("td.right")?.textContent).toBe("2");
-  expect(place.querySelector("del")?.textContent).toBe("d");
-  expect(place.textContent).toContain("☑ done");
-  expect(place.querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
+  const container = drawn("# T\n\n- a\n- **b** `c` ~~d~~\n\n1. x\n\n| a | b |\n|:-|-:|\n| 1 | 2 |\n\n- [x] done\n\nhttps://example.org/");
+  expect(container.querySelector(".title-1")?.textContent).toBe("T");
+  expect(container.querySelectorAll("li")).toHaveLength(4);
+  expect(container.querySelector("td.right")?.textContent).toBe("2");
+  expect(container.querySelector("del")?.textContent).toBe("d");
+  expect(container.textContent).toContain("☑ done");
+  expect(container.querySelector("a")?.getAttribute("href")).toBe("https://example.org/");
   expect(drawn("7. seven").querySelector("ol")?.getAttribute("start")).toBe("7");
 });
 
@@ -157,7 +157,7 @@ describe("colours", () => {
   });
 
   test("long code and unknown languages stay plain", async () => {
-    expect(await highlightLines("x".repeat(MOST_CODE + 1), "python")).toBeNull();
+    expect(await highlightLines("x".repeat(MAX_CODE + 1), "python")).toBeNull();
     expect(await highlightLines("x", "brainfuck")).toBeNull();
     expect(await highlightLines("x", "")).toBeNull();
     expect(await highlightLines("x", "__proto__")).toBeNull();

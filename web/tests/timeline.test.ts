@@ -10,21 +10,21 @@ import type { Message, Part, Run } from "../src/wire/types.ts";
 class Book {
   readonly events: LogEvent[] = [];
 
-  put(at: number, type: string, payload: unknown, change = "updated"): this {
+  add(at: number, type: string, payload: unknown, change = "updated"): this {
     this.events.push({ number: this.events.length + 1, at, type, payload: { type: change, payload } } as unknown as LogEvent);
     return this;
   }
 
   run(at: number, id: string, more: Partial<Run>, change = "updated"): this {
-    return this.put(at, "run", { run_id: id, session_id: "s", delivery: "queue", state: "active", accepted_at: 1_000, ...more }, change);
+    return this.add(at, "run", { run_id: id, session_id: "s", delivery: "queue", state: "active", accepted_at: 1_000, ...more }, change);
   }
 
   message(at: number, id: string, run: string, role: Message["role"], parts: readonly Part[], change = "updated"): this {
-    return this.put(at, "message", { id, role, parts, session_id: "s", run_id: run, model: "m", provider: "p", created_at: 1, updated_at: 1 }, change);
+    return this.add(at, "message", { id, role, parts, session_id: "s", run_id: run, model: "m", provider: "p", created_at: 1, updated_at: 1 }, change);
   }
 
   end(at: number, run: string, outcome = "completed"): this {
-    return this.put(at, "run_complete", { run_id: run, session_id: "s", message_id: "m", outcome });
+    return this.add(at, "run_complete", { run_id: run, session_id: "s", message_id: "m", outcome });
   }
 }
 
@@ -44,9 +44,9 @@ function aRun(): Book {
     .message(3_500, "m1", "r", "assistant", [think])
     .message(5_000, "m1", "r", "assistant", [think, calling("c", false)])
     .message(5_200, "m1", "r", "assistant", [think, calling("c", true)])
-    .put(5_300, "permission_request", { id: "a", session_id: "s", tool_call_id: "c", run_id: "r", tool_name: "bash" }, "created")
-    .put(5_300, "permission_notification", { id: "a", tool_call_id: "c", granted: false, denied: false }, "created")
-    .put(7_300, "permission_notification", { id: "a", tool_call_id: "c", granted: true, denied: false }, "created")
+    .add(5_300, "permission_request", { id: "a", session_id: "s", tool_call_id: "c", run_id: "r", tool_name: "bash" }, "created")
+    .add(5_300, "permission_notification", { id: "a", tool_call_id: "c", granted: false, denied: false }, "created")
+    .add(7_300, "permission_notification", { id: "a", tool_call_id: "c", granted: true, denied: false }, "created")
     .message(8_200, "t1", "r", "tool", [answered("c")], "created")
     .message(8_200, "m1", "r", "assistant", [think, calling("c", true), over])
     .run(8_200, "r", { started_at: 3_000, step: 2 })
@@ -79,7 +79,7 @@ describe("tracksOf", () => {
       ["wait", 8_200, 9_000],
       ["write", 9_000, 12_000],
     ]);
-    expect(track.tools).toMatchObject([{ name: "bash", step: 1, start: 5_200, end: 8_200, failed: false, asks: [{ start: 5_300, end: 7_300, verdict: "allowed" }] }]);
+    expect(track.tools).toMatchObject([{ name: "bash", step: 1, start: 5_200, end: 8_200, failed: false, approvals: [{ start: 5_300, end: 7_300, verdict: "allowed" }] }]);
     expect(track.numbers).toHaveLength(17);
   });
 
@@ -101,7 +101,7 @@ describe("tracksOf", () => {
   });
 
   it("distributes the time without counting overlaps twice", () => {
-    expect(sharesOf(only(aRun()), 99_000)).toEqual({ waiting: 2_000, model: 2_200 + 3_800, tools: 1_000, people: 2_000, total: 11_000 });
+    expect(sharesOf(only(aRun()), 99_000)).toEqual({ waiting: 2_000, model: 2_200 + 3_800, tools: 1_000, approval: 2_000, total: 11_000 });
   });
 
   it("is the same for a complete and for a growing log", () => {
@@ -161,9 +161,9 @@ describe("the axis", () => {
     const axis = axisOf(tracks, 0, "clock");
     const [a, b, c] = tracks as [Track, Track, Track];
     expect(axis.segments.map((segment) => segment.idle)).toEqual([false, true, false]);
-    expect(axis.place(a, 5_000)).toBe(5_000);
-    expect(axis.place(b, 8_000)).toBe(8_000);
-    expect(axis.place(c, 3_620_000)).toBeCloseTo(20_000 + 0.04 * 30_000);
+    expect(axis.position(a, 5_000)).toBe(5_000);
+    expect(axis.position(b, 8_000)).toBe(8_000);
+    expect(axis.position(c, 3_620_000)).toBeCloseTo(20_000 + 0.04 * 30_000);
     expect(axis.length).toBeCloseTo(30_000 * 1.04);
   });
 
@@ -171,7 +171,7 @@ describe("the axis", () => {
     const axis = axisOf(tracks, 0, "clock");
     let last = -1;
     for (let time = -5_000; time < 3_640_000; time += 1_777) {
-      const at = axis.place(tracks[0] as Track, time);
+      const at = axis.position(tracks[0] as Track, time);
       expect(at).toBeGreaterThanOrEqual(last);
       last = at;
     }
@@ -179,7 +179,7 @@ describe("the axis", () => {
 
   it("starts every run at zero for comparison", () => {
     const axis = axisOf(tracks, 0, "zero");
-    expect(axis.place(tracks[2] as Track, 3_620_000)).toBe(0);
+    expect(axis.position(tracks[2] as Track, 3_620_000)).toBe(0);
     expect(axis.length).toBe(12_000);
   });
 

@@ -12,7 +12,7 @@ import type { Message, ToolCall, ToolResult } from "../wire/types.ts";
 import type { CardState, ToolCardProps } from "./card.tsx";
 import { stateOf } from "./card.tsx";
 import { Bounded, Code } from "./output.tsx";
-import { answerOf, changeOf, factsOf, headlineOf, relativePath, matchesOf, plain, questionsOf, shellOf, textAt, todosOf, viewedOf } from "./tool-data.ts";
+import { answerOf, changeOf, parseObject, headlineOf, relativePath, matchesOf, plain, questionsOf, shellOf, textAt, todosOf, viewedOf } from "./tool-data.ts";
 
 /** Returns null if there are no contents. */
 export function bodyOf(props: ToolCardProps, state: CardState): ComponentChildren {
@@ -33,7 +33,7 @@ export function bodyOf(props: ToolCardProps, state: CardState): ComponentChildre
     case "todos":
       return <Todos call={call} result={result} />;
     case "question":
-      return <Asked call={call} result={result} />;
+      return <Questions call={call} result={result} />;
     case "agent":
     case "agentic_fetch":
       return <Subagent {...props} />;
@@ -46,8 +46,8 @@ export function bodyOf(props: ToolCardProps, state: CardState): ComponentChildre
 }
 
 function Shell({ call, result, output = "" }: ToolCardProps): JSX.Element {
-  const asked = factsOf(call.input);
-  const command = textAt(asked, "command");
+  const args = parseObject(call.input);
+  const command = textAt(args, "command");
   const shown = shellOf(result?.content ?? "", result?.metadata ?? "", output, result !== undefined);
   const text = plain(shown.text).replace(/^\n+/, "");
   // For a running or failed command, the last lines are shown.
@@ -62,10 +62,10 @@ function Shell({ call, result, output = "" }: ToolCardProps): JSX.Element {
 
 function Change({ call, result }: { call: ToolCall; result: ToolResult | undefined }): JSX.Element | null {
   const lines = useMemo(() => changeOf(call.name, call.input, result?.metadata), [call.input, result?.metadata]);
-  const failed = factsOf(result?.metadata)["edits_failed"];
+  const failed = parseObject(result?.metadata)["edits_failed"];
   if (!lines.length) return null;
   const isSplit = columns.value === "split";
-  const path = textAt(factsOf(call.input), "file_path");
+  const path = textAt(parseObject(call.input), "file_path");
   return (
     <>
       {hasTwoSides(lines) && (
@@ -86,7 +86,7 @@ function Viewed({ call, result }: { call: ToolCall; result: ToolResult }): JSX.E
     return <img class="card-picture" src={`data:${result.mime_type};base64,${result.data}`} alt={result.content} />;
   }
   const { first, text } = viewedOf(result.content, result.metadata, call.input);
-  return <Code text={text} language={languageOf(textAt(factsOf(call.input), "file_path"))} first={first} most={16} />;
+  return <Code text={text} language={languageOf(textAt(parseObject(call.input), "file_path"))} first={first} most={16} />;
 }
 
 function Found({ result, directory }: { result: ToolResult; directory: string }): JSX.Element {
@@ -122,7 +122,7 @@ function Todos({ call, result }: { call: ToolCall; result: ToolResult | undefine
       {todosOf(call.input, result?.metadata).map((todo, at) => (
         <li key={at} class={MARKS[todo.status] ?? "todo"}>
           <span class="todo-mark" aria-hidden="true" />
-          <span class="unseen">{todo.status.replace("_", " ")}: </span>
+          <span class="visually-hidden">{todo.status.replace("_", " ")}: </span>
           {todo.content}
         </li>
       ))}
@@ -130,10 +130,10 @@ function Todos({ call, result }: { call: ToolCall; result: ToolResult | undefine
   );
 }
 
-function Asked({ call, result }: { call: ToolCall; result: ToolResult | undefined }): JSX.Element {
+function Questions({ call, result }: { call: ToolCall; result: ToolResult | undefined }): JSX.Element {
   if (!result) {
     return (
-      <ul class="asked-list">
+      <ul class="question-list">
         {questionsOf(call.input).map((text, at) => (
           <li key={at}>{text}</li>
         ))}
@@ -141,7 +141,7 @@ function Asked({ call, result }: { call: ToolCall; result: ToolResult | undefine
     );
   }
   return (
-    <ul class="asked-list">
+    <ul class="question-list">
       {result.content.split(/\n\n(?=Q\d+: )/).map((block, at) => {
         const [question = "", ...answer] = block.split("\n");
         return (
@@ -157,7 +157,7 @@ function Asked({ call, result }: { call: ToolCall; result: ToolResult | undefine
 
 /** Activity of the sub-agent of a call: one line per tool call, then its answer. */
 function Subagent({ call, result, messageId = "", subagentMessages = [], directory = "" }: ToolCardProps): JSX.Element {
-  const prompt = textAt(factsOf(call.input), "prompt");
+  const prompt = textAt(parseObject(call.input), "prompt");
   const session = messageId && subagentMessages.length ? subagentSession(messageId, call.id) : "";
   return (
     <div class="subagent">
@@ -203,18 +203,18 @@ function Steps({ messages, directory }: { messages: readonly Message[]; director
 
 /** Unknown tools: input and result. */
 function Plain({ call, result, output = "" }: ToolCardProps): JSX.Element | null {
-  const asked = factsOf(call.input);
-  const names = Object.keys(asked);
+  const args = parseObject(call.input);
+  const names = Object.keys(args);
   const isKnown = names.length <= 1 || ["ls", "glob", "download", "job_output", "job_kill"].includes(call.name);
   const text = plain(result?.content ?? output);
   return (
     <>
       {!isKnown && (
-        <dl class="card-asked">
+        <dl class="card-args">
           {names.map((name) => (
             <div key={name}>
               <dt>{name}</dt>
-              <dd class="mono">{short(asked[name])}</dd>
+              <dd class="mono">{short(args[name])}</dd>
             </div>
           ))}
         </dl>

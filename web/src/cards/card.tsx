@@ -8,7 +8,7 @@ import type { IconName } from "../shell/icons.tsx";
 import { formatDuration } from "../timeline/layout.ts";
 import type { Message, ToolCall, ToolResult } from "../wire/types.ts";
 import { bodyOf } from "./card-body.tsx";
-import { CHANGES, changeOf, copyOf, factsOf, headlineOf, numberAt, SENDS, shellOf, sizeOfChange, tookOf } from "./tool-data.ts";
+import { CHANGE_TOOLS, changeOf, copyOf, parseObject, headlineOf, numberAt, SUBAGENT_TOOLS, shellOf, sizeOfChange, durationOf } from "./tool-data.ts";
 import { foldRequest } from "./folding.ts";
 
 export interface ToolCardProps {
@@ -24,10 +24,10 @@ export interface ToolCardProps {
   /** The turn has ended: a call without a result will never get one. */
   readonly isOver?: boolean;
   /** The call waits for an approval. */
-  readonly isAsked?: boolean;
+  readonly isAwaitingApproval?: boolean;
 }
 
-export type CardState = "called" | "asked" | "running" | "done" | "failed" | "cut";
+export type CardState = "called" | "awaiting-approval" | "running" | "done" | "failed" | "cut";
 
 const ICONS: Readonly<Record<string, IconName>> = {
   bash: "terminal",
@@ -51,18 +51,18 @@ const ICONS: Readonly<Record<string, IconName>> = {
 };
 /** Tools that read are folded: their result is rarely of interest. */
 const OPEN: ReadonlySet<string> = new Set(["bash", "shell", "write", "edit", "multiedit", "todos", "question", "agent", "agentic_fetch", "job_output"]);
-const WORDS: Readonly<Record<CardState, string>> = { called: "is being prepared", asked: "waits for approval", running: "at work", done: "done", failed: "failed", cut: "was interrupted" };
+const STATE_LABELS: Readonly<Record<CardState, string>> = { called: "is being prepared", "awaiting-approval": "waits for approval", running: "at work", done: "done", failed: "failed", cut: "was interrupted" };
 
-export function stateOf(call: ToolCall, result: ToolResult | undefined, isOver = false, isAsked = false): CardState {
+export function stateOf(call: ToolCall, result: ToolResult | undefined, isOver = false, isAwaitingApproval = false): CardState {
   if (result) return result.is_error ? "failed" : "done";
   if (isOver) return "cut";
-  if (isAsked) return "asked";
+  if (isAwaitingApproval) return "awaiting-approval";
   return call.finished ? "running" : "called";
 }
 
 export function ToolCard(props: ToolCardProps): JSX.Element {
   const { call, result, directory = "" } = props;
-  const state = stateOf(call, result, props.isOver, props.isAsked);
+  const state = stateOf(call, result, props.isOver, props.isAwaitingApproval);
   const [isOpen, setOpen] = useFolding(OPEN.has(call.name) || state === "failed");
   const id = useId();
   const headline = headlineOf(call.name, call.input, result?.metadata, directory);
@@ -76,7 +76,7 @@ export function ToolCard(props: ToolCardProps): JSX.Element {
           <span class="card-name">{nameOf(call.name)}</span>
           <span class="card-line clip mono">{headline}</span>
           <Facts call={call} result={result} state={state} />
-          <span class="unseen">{WORDS[state]}</span>
+          <span class="visually-hidden">{STATE_LABELS[state]}</span>
         </button>
         {result && <Copy text={copyOf(call.input, result.metadata, result.content)} />}
       </div>
@@ -87,19 +87,19 @@ export function ToolCard(props: ToolCardProps): JSX.Element {
 
 /** Open or closed by tool, until the user changes it here or for all cards. A card that fails opens. */
 function useFolding(first: boolean): [boolean, (open: boolean) => void] {
-  const [said, setSaid] = useState<boolean | null>(null);
+  const [override, setOverride] = useState<boolean | null>(null);
   const seen = useRef(foldRequest.value.count);
   const { count, open } = foldRequest.value;
   useEffect(() => {
     if (count === seen.current) return;
     seen.current = count;
-    setSaid(open);
+    setOverride(open);
   }, [count]);
-  return [said ?? first, setSaid];
+  return [override ?? first, setOverride];
 }
 
 function Mark({ name, state }: { name: string; state: CardState }): JSX.Element {
-  if (state === "asked") return <span class="dot asks" />;
+  if (state === "awaiting-approval") return <span class="dot approval" />;
   if (state === "running" || state === "called") return <span class="spinner" />;
   return (
     <span class="card-mark">
@@ -128,27 +128,27 @@ interface FactsProps {
 
 /** A note at the end of the line: size, outcome. */
 function Facts({ call, result, state }: FactsProps): JSX.Element | null {
-  if (state === "asked") return <span class="chip warning">waits for approval</span>;
+  if (state === "awaiting-approval") return <span class="chip warning">waits for approval</span>;
   if (!result) return state === "called" ? <span class="chip">preparing</span> : null;
-  const told = factsOf(result.metadata);
-  const took = tookOf(result.metadata);
+  const meta = parseObject(result.metadata);
+  const duration = durationOf(result.metadata);
   const { exit } = call.name === "bash" ? shellOf(result.content, result.metadata, "", true) : { exit: null };
-  const found = numberAt(told, "number_of_matches") ?? numberAt(told, "number_of_files");
+  const found = numberAt(meta, "number_of_matches") ?? numberAt(meta, "number_of_files");
   return (
     <span class="card-facts">
-      {CHANGES.has(call.name) && state === "done" && <Size call={call} result={result} />}
-      {found !== null && <span class="faint">{`${found}${told["truncated"] === true ? "+" : ""} found`}</span>}
-      {told["background"] === true && <span class="chip accent">job {String(told["shell_id"] ?? "")}</span>}
+      {CHANGE_TOOLS.has(call.name) && state === "done" && <Size call={call} result={result} />}
+      {found !== null && <span class="faint">{`${found}${meta["truncated"] === true ? "+" : ""} found`}</span>}
+      {meta["background"] === true && <span class="chip accent">job {String(meta["shell_id"] ?? "")}</span>}
       {exit !== null && exit !== 0 && <span class="chip error">exit {exit}</span>}
-      {took !== null && took >= 100 && <span class="faint">{formatDuration(took)}</span>}
-      {state === "failed" && !SENDS.has(call.name) && <span class="chip error">failed</span>}
+      {duration !== null && duration >= 100 && <span class="faint">{formatDuration(duration)}</span>}
+      {state === "failed" && !SUBAGENT_TOOLS.has(call.name) && <span class="chip error">failed</span>}
     </span>
   );
 }
 
 function Size({ call, result }: { call: ToolCall; result: ToolResult }): JSX.Element {
-  const told = factsOf(result.metadata);
-  const lines = "additions" in told ? [] : changeOf(call.name, call.input, result.metadata);
+  const meta = parseObject(result.metadata);
+  const lines = "additions" in meta ? [] : changeOf(call.name, call.input, result.metadata);
   const { added, removed } = sizeOfChange(lines, result.metadata);
   return (
     <>

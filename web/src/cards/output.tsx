@@ -7,7 +7,7 @@ import type { Line } from "../text/highlight.ts";
 import { cut } from "./tool-data.ts";
 
 const PORTION = 500;
-const LONGEST = 2_000;
+const MAX_LENGTH = 2_000;
 
 interface BoundedProps {
   readonly text: string;
@@ -21,7 +21,7 @@ interface BoundedProps {
 /** Plain output: the first or last lines. */
 export function Bounded({ text, most = 12, fromEnd = false, live = false, kind = "" }: BoundedProps): JSX.Element {
   const [shown, setShown] = useState(most);
-  const { text: kept, hidden } = useMemo(() => cut(text, Math.max(shown, most), fromEnd), [text, shown, most, fromEnd]);
+  const { text: visible, hidden } = useMemo(() => cut(text, Math.max(shown, most), fromEnd), [text, shown, most, fromEnd]);
   const more = hidden > 0 && (
     <button type="button" class="more" onClick={() => setShown(shown + PORTION)}>
       {hidden} {fromEnd ? "earlier" : "more"} lines
@@ -31,7 +31,7 @@ export function Bounded({ text, most = 12, fromEnd = false, live = false, kind =
     <div class={`output ${kind}`}>
       {fromEnd && more}
       <pre tabIndex={0} aria-label="Output" aria-live={live ? "off" : undefined}>
-        {clipLines(kept)}
+        {clipLines(visible)}
       </pre>
       {!fromEnd && more}
     </div>
@@ -42,7 +42,7 @@ export function Bounded({ text, most = 12, fromEnd = false, live = false, kind =
 function clipLines(text: string): string {
   return text
     .split("\n")
-    .map((line) => (line.length > LONGEST ? `${line.slice(0, LONGEST)} …` : line))
+    .map((line) => (line.length > MAX_LENGTH ? `${line.slice(0, MAX_LENGTH)} …` : line))
     .join("\n");
 }
 
@@ -58,8 +58,8 @@ interface CodeProps {
 /** Code that is highlighted as soon as the tokens are available. */
 export function Code({ text, language, first, most = 16, kind = "" }: CodeProps): JSX.Element {
   const [shown, setShown] = useState(most);
-  const { text: kept, hidden } = useMemo(() => cut(text, shown), [text, shown]);
-  const lines = useColours(kept, language);
+  const { text: visible, hidden } = useMemo(() => cut(text, shown), [text, shown]);
+  const lines = useColours(visible, language);
   return (
     <div class={`output listing ${kind}`}>
       <pre tabIndex={0} aria-label="Code" class={first === undefined ? "" : "counted"}>

@@ -3,28 +3,28 @@
 import { countChanges, diffOf, parseUnified } from "../diff/lines.ts";
 import type { DiffLine } from "../diff/lines.ts";
 
-export type Facts = Readonly<Record<string, unknown>>;
+export type JsonObject = Readonly<Record<string, unknown>>;
 
-export const CHANGES: ReadonlySet<string> = new Set(["write", "edit", "multiedit"]);
-export const SENDS: ReadonlySet<string> = new Set(["agent", "agentic_fetch"]);
+export const CHANGE_TOOLS: ReadonlySet<string> = new Set(["write", "edit", "multiedit"]);
+export const SUBAGENT_TOOLS: ReadonlySet<string> = new Set(["agent", "agentic_fetch"]);
 
 /** Parses a JSON object; returns an empty one for invalid JSON, such as a call that is still streaming. */
-export function factsOf(text: string | undefined): Facts {
+export function parseObject(text: string | undefined): JsonObject {
   if (!text) return {};
   try {
     const value: unknown = JSON.parse(text);
-    return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Facts) : {};
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as JsonObject) : {};
   } catch {
     return {};
   }
 }
 
-export function textAt(facts: Facts, key: string): string {
+export function textAt(facts: JsonObject, key: string): string {
   const value = facts[key];
   return typeof value === "string" ? value : "";
 }
 
-export function numberAt(facts: Facts, key: string): number | null {
+export function numberAt(facts: JsonObject, key: string): number | null {
   const value = facts[key];
   return typeof value === "number" ? value : null;
 }
@@ -33,10 +33,10 @@ const TITLES = ["command", "file_path", "pattern", "url", "path", "prompt", "que
 
 /** Summarises the input of a tool in one line. */
 export function headlineOf(name: string, input: string, metadata = "", directory = ""): string {
-  const asked = factsOf(input);
+  const args = parseObject(input);
   for (const key of TITLES) {
-    const value = textAt(asked, key);
-    if (value.trim()) return shorten(value, directory) + moreOf(name, asked, directory);
+    const value = textAt(args, key);
+    if (value.trim()) return shorten(value, directory) + headlineSuffix(name, args, directory);
   }
   if (name === "todos") return progressOf(todosOf(input, metadata));
   if (name === "question") {
@@ -56,13 +56,13 @@ export function relativePath(path: string, directory: string): string {
   return directory && path.startsWith(`${directory}/`) ? path.slice(directory.length + 1) : path;
 }
 
-function moreOf(name: string, asked: Facts, directory: string): string {
-  const path = textAt(asked, "path");
-  if ((name === "grep" || name === "glob") && path && path !== "." && textAt(asked, "pattern")) return `  in ${relativePath(path, directory)}`;
-  const offset = numberAt(asked, "offset");
+function headlineSuffix(name: string, args: JsonObject, directory: string): string {
+  const path = textAt(args, "path");
+  if ((name === "grep" || name === "glob") && path && path !== "." && textAt(args, "pattern")) return `  in ${relativePath(path, directory)}`;
+  const offset = numberAt(args, "offset");
   if (name === "view" && offset) return `  from line ${offset + 1}`;
-  if (name === "bash" && asked["run_in_background"] === true) return "  (in the background)";
-  if (name === "multiedit" && Array.isArray(asked["edits"])) return `  ${asked["edits"].length} edits`;
+  if (name === "bash" && args["run_in_background"] === true) return "  (in the background)";
+  if (name === "multiedit" && Array.isArray(args["edits"])) return `  ${args["edits"].length} edits`;
   return "";
 }
 
@@ -72,11 +72,11 @@ export interface TodoLine {
 }
 
 export function todosOf(input: string, metadata = ""): TodoLine[] {
-  const told = factsOf(metadata);
-  const todos = Array.isArray(told["todos"]) ? told["todos"] : factsOf(input)["todos"];
+  const meta = parseObject(metadata);
+  const todos = Array.isArray(meta["todos"]) ? meta["todos"] : parseObject(input)["todos"];
   if (!Array.isArray(todos)) return [];
   return todos
-    .filter((item): item is Facts => typeof item === "object" && item !== null)
+    .filter((item): item is JsonObject => typeof item === "object" && item !== null)
     .map((item) => ({ content: textAt(item, "content"), status: textAt(item, "status") }));
 }
 
@@ -85,16 +85,16 @@ export function progressOf(todos: readonly TodoLine[]): string {
 }
 
 export function questionsOf(input: string): string[] {
-  const questions = factsOf(input)["questions"];
+  const questions = parseObject(input)["questions"];
   if (!Array.isArray(questions)) return [];
-  return questions.map((item) => textAt(item as Facts, "question")).filter((text) => text);
+  return questions.map((item) => textAt(item as JsonObject, "question")).filter((text) => text);
 }
 
 /** Formats the answer to a question with the labels of its choices instead of their ids. */
 export function answerOf(line: string, input: string): string {
-  const said = line.replace(/^User (?:answered|provided): /, "");
-  const chosen = /^User selected: (\[.*\])$/.exec(said)?.[1];
-  if (chosen === undefined) return said.replace(/^User /, "");
+  const answer = line.replace(/^User (?:answered|provided): /, "");
+  const chosen = /^User selected: (\[.*\])$/.exec(answer)?.[1];
+  if (chosen === undefined) return answer.replace(/^User /, "");
   const labels = labelsOf(input);
   try {
     return (JSON.parse(chosen) as string[]).map((id) => labels.get(id) ?? id).join(", ");
@@ -104,27 +104,27 @@ export function answerOf(line: string, input: string): string {
 }
 
 function labelsOf(input: string): Map<string, string> {
-  const questions = factsOf(input)["questions"];
+  const questions = parseObject(input)["questions"];
   const found = new Map<string, string>();
-  for (const question of Array.isArray(questions) ? (questions as Facts[]) : []) {
+  for (const question of Array.isArray(questions) ? (questions as JsonObject[]) : []) {
     const choices = question["choices"] ?? question["options"];
-    for (const choice of Array.isArray(choices) ? (choices as Facts[]) : []) found.set(textAt(choice, "id"), textAt(choice, "label"));
+    for (const choice of Array.isArray(choices) ? (choices as JsonObject[]) : []) found.set(textAt(choice, "id"), textAt(choice, "label"));
   }
   return found;
 }
 
 /** Returns the change that a tool has made or is about to make. */
 export function changeOf(name: string, input: string, metadata = ""): DiffLine[] {
-  if (!CHANGES.has(name)) return [];
-  const told = factsOf(metadata);
-  if (typeof told["diff"] === "string") return parseUnified(told["diff"]);
-  if (typeof told["new_content"] === "string") return diffOf(textAt(told, "old_content"), told["new_content"]);
-  const asked = factsOf(input);
-  if (typeof asked["content"] === "string") return diffOf("", asked["content"]);
-  if (typeof asked["new_string"] === "string") return diffOf(textAt(asked, "old_string"), asked["new_string"]);
-  if (Array.isArray(asked["edits"])) {
-    return asked["edits"].flatMap((item) => {
-      const edit = item as Facts;
+  if (!CHANGE_TOOLS.has(name)) return [];
+  const meta = parseObject(metadata);
+  if (typeof meta["diff"] === "string") return parseUnified(meta["diff"]);
+  if (typeof meta["new_content"] === "string") return diffOf(textAt(meta, "old_content"), meta["new_content"]);
+  const args = parseObject(input);
+  if (typeof args["content"] === "string") return diffOf("", args["content"]);
+  if (typeof args["new_string"] === "string") return diffOf(textAt(args, "old_string"), args["new_string"]);
+  if (Array.isArray(args["edits"])) {
+    return args["edits"].flatMap((item) => {
+      const edit = item as JsonObject;
       return diffOf(textAt(edit, "old_string"), textAt(edit, "new_string"));
     });
   }
@@ -133,35 +133,35 @@ export function changeOf(name: string, input: string, metadata = ""): DiffLine[]
 
 /** Returns the number of changed lines as reported by the tool; otherwise counts them. */
 export function sizeOfChange(lines: readonly DiffLine[], metadata = ""): { added: number; removed: number } {
-  const told = factsOf(metadata);
-  const added = numberAt(told, "additions");
-  const removed = numberAt(told, "removals");
+  const meta = parseObject(metadata);
+  const added = numberAt(meta, "additions");
+  const removed = numberAt(meta, "removals");
   return added !== null && removed !== null ? { added, removed } : countChanges(lines);
 }
 
 const EXIT = /(?:^|\n)Exit code (-?\d+)\s*$/;
 
-export interface Shown {
+export interface ShellOutput {
   readonly text: string;
   /** Null if it is unknown or still running. */
   readonly exit: number | null;
 }
 
 /** Returns the output of a command without remarks for the model, and its exit code. */
-export function shellOf(content: string, metadata: string, output: string, isDone: boolean): Shown {
-  const told = factsOf(metadata);
-  const said = textAt(told, "output") || (content.split("\n\n<cwd>")[0] ?? "").replace(/^no output$/, "");
-  const text = isDone ? said : output;
+export function shellOf(content: string, metadata: string, output: string, isDone: boolean): ShellOutput {
+  const meta = parseObject(metadata);
+  const finalOutput = textAt(meta, "output") || (content.split("\n\n<cwd>")[0] ?? "").replace(/^no output$/, "");
+  const text = isDone ? finalOutput : output;
   const found = EXIT.exec(text);
   if (found) return { text: text.slice(0, found.index), exit: Number(found[1]) };
-  return { text, exit: isDone && told["background"] !== true && "end_time" in told ? 0 : null };
+  return { text, exit: isDone && meta["background"] !== true && "end_time" in meta ? 0 : null };
 }
 
 /** Returns the duration reported by the tool, in milliseconds. */
-export function tookOf(metadata: string): number | null {
-  const told = factsOf(metadata);
-  const start = numberAt(told, "start_time");
-  const end = numberAt(told, "end_time");
+export function durationOf(metadata: string): number | null {
+  const meta = parseObject(metadata);
+  const start = numberAt(meta, "start_time");
+  const end = numberAt(meta, "end_time");
   return start !== null && end !== null ? Math.max(0, end - start) : null;
 }
 
@@ -189,8 +189,8 @@ export function matchesOf(content: string): FileMatches[] | null {
 
 /** Returns the lines of a viewed file with their numbers. */
 export function viewedOf(content: string, metadata: string, input: string): { first: number; text: string } {
-  const told = factsOf(metadata);
-  if (typeof told["content"] === "string") return { first: (numberAt(factsOf(input), "offset") ?? 0) + 1, text: told["content"] };
+  const meta = parseObject(metadata);
+  if (typeof meta["content"] === "string") return { first: (numberAt(parseObject(input), "offset") ?? 0) + 1, text: meta["content"] };
   return { first: 1, text: content };
 }
 
@@ -204,8 +204,8 @@ export function cut(text: string, most: number, fromEnd = false): Cut {
   const lines = text.replace(/\n+$/, "").split("\n");
   // Omitting a handful of lines would save nothing.
   if (lines.length <= most + Math.max(1, Math.floor(most / 3))) return { text: lines.join("\n"), hidden: 0 };
-  const kept = fromEnd ? lines.slice(-most) : lines.slice(0, most);
-  return { text: kept.join("\n"), hidden: lines.length - most };
+  const visible = fromEnd ? lines.slice(-most) : lines.slice(0, most);
+  return { text: visible.join("\n"), hidden: lines.length - most };
 }
 
 /** Removes terminal colours and cursor movements; an overwritten line keeps its last text. */
@@ -219,8 +219,8 @@ export function plain(text: string): string {
 
 /** Returns the text to copy: the command, the new text of a file, or the result. */
 export function copyOf(input: string, metadata: string, content: string): string {
-  const asked = factsOf(input);
-  const told = factsOf(metadata);
-  const found = [asked["command"], told["new_content"], told["content"], asked["content"]].find((value) => typeof value === "string" && value);
+  const args = parseObject(input);
+  const meta = parseObject(metadata);
+  const found = [args["command"], meta["new_content"], meta["content"], args["content"]].find((value) => typeof value === "string" && value);
   return typeof found === "string" ? found : content;
 }

@@ -4,7 +4,7 @@ import { focusComposer, text } from "../store/composer-state.ts";
 import { messageIds } from "../store/state.ts";
 import { type Command, registerCommand } from "../store/commands.ts";
 import { isWriting } from "../palette/keys.ts";
-import { offerSent } from "./completion.ts";
+import { completeSentPrompt } from "./completion.ts";
 import { escape } from "./escape.ts";
 import { jump, toEnd } from "./scrolling.ts";
 
@@ -19,7 +19,7 @@ const COMMANDS: readonly Command[] = [
 
 function recall(): void {
   focusComposer();
-  requestAnimationFrame(() => void offerSent(text.value));
+  requestAnimationFrame(() => void completeSentPrompt(text.value));
 }
 
 for (const command of COMMANDS) registerCommand(command);

@@ -9,120 +9,120 @@ import { Problem } from "../wire/http.ts";
 import type { Attachment } from "../wire/types.ts";
 import { best, mentionAt, mentionsIn } from "./mentions.ts";
 
-export interface Offer {
+export interface Completion {
   readonly value: string;
-  readonly words: string;
+  readonly description: string;
   /** A command of the page is run when it is selected; all others are inserted. */
   readonly runs: boolean;
 }
 
-export interface Offers {
+export interface Completions {
   readonly kind: "file" | "command" | "sent";
   /** Start of the text that a completion replaces. */
   readonly from: number;
-  readonly list: readonly Offer[];
+  readonly list: readonly Completion[];
   readonly chosen: number;
 }
 
-export const offers = signal<Offers | null>(null);
+export const completions = signal<Completions | null>(null);
 
 /** Maximum age of a list, in milliseconds. */
-const FRESH = 20_000;
-const MOST_NAMED = 20;
+const MAX_AGE = 20_000;
+const MAX_MENTIONS = 20;
 
 /** A list that is fetched on demand, and again when it is old. Empty if it cannot be fetched. */
-class Fresh<T> {
+class CachedList<T> {
   private list: Promise<readonly T[]> | null = null;
   private at = 0;
-  private place = "";
+  private workspaceId = "";
 
-  constructor(private readonly ask: () => Promise<readonly T[]>) {}
+  constructor(private readonly fetchList: () => Promise<readonly T[]>) {}
 
   get(): Promise<readonly T[]> {
-    const place = workspace.value?.id ?? "";
-    if (this.list === null || this.place !== place || Date.now() - this.at > FRESH) {
+    const workspaceId = workspace.value?.id ?? "";
+    if (this.list === null || this.workspaceId !== workspaceId || Date.now() - this.at > MAX_AGE) {
       this.at = Date.now();
-      this.place = place;
-      this.list = this.ask().catch(() => []);
+      this.workspaceId = workspaceId;
+      this.list = this.fetchList().catch(() => []);
     }
     return this.list;
   }
 }
 
-const files = new Fresh(async () => (await listFiles()).files);
-const agents = new Fresh(listAgents);
-const given = new Fresh(listCommands);
-const prompts = new Fresh(async () => {
+const files = new CachedList(async () => (await listFiles()).files);
+const agents = new CachedList(listAgents);
+const customCommands = new CachedList(listCommands);
+const prompts = new CachedList(async () => {
   await rememberPrompts();
   return [];
 });
-let asked = 0;
+let latestRequest = 0;
 
 /** Updates the completions for the text before the cursor. */
-export function updateOffers(text: string, cursor: number): void {
-  asked += 1;
+export function updateCompletions(text: string, cursor: number): void {
+  latestRequest += 1;
   const before = text.slice(0, cursor);
   const command = /^\/([\w:.-]*)$/.exec(before);
   const letters = mentionAt(before);
-  if (command !== null) void offerCommands((command[1] ?? "").toLowerCase(), asked);
-  else if (letters !== null) void offerFiles(letters, cursor - letters.length - 1, asked);
-  else offers.value = null;
+  if (command !== null) void completeCommand((command[1] ?? "").toLowerCase(), latestRequest);
+  else if (letters !== null) void completeMention(letters, cursor - letters.length - 1, latestRequest);
+  else completions.value = null;
 }
 
-async function offerCommands(letters: string, mine: number): Promise<void> {
+async function completeCommand(letters: string, request: number): Promise<void> {
   const own = commands.value
     .filter((one) => one.when?.() ?? true)
-    .map((one) => ({ value: `/${one.name}`, words: one.title, runs: true }));
+    .map((one) => ({ value: `/${one.name}`, description: one.title, runs: true }));
   const known = new Set(own.map((one) => one.value));
-  const others = (await given.get())
-    .map((one) => ({ value: `/${one.name}`, words: [one.description, one.hint].filter(Boolean).join("  "), runs: false }))
+  const others = (await customCommands.get())
+    .map((one) => ({ value: `/${one.name}`, description: [one.description, one.hint].filter(Boolean).join("  "), runs: false }))
     .filter((one) => !known.has(one.value));
-  if (mine !== asked) return;
+  if (request !== latestRequest) return;
   const fitting = [...own, ...others].filter((one) => one.value.toLowerCase().includes(letters));
-  const begins = (one: Offer): boolean => one.value.toLowerCase().startsWith(`/${letters}`);
+  const begins = (one: Completion): boolean => one.value.toLowerCase().startsWith(`/${letters}`);
   fitting.sort((a, b) => Number(begins(b)) - Number(begins(a)));
-  offer("command", 0, fitting.slice(0, 12));
+  showCompletions("command", 0, fitting.slice(0, 12));
 }
 
-async function offerFiles(letters: string, from: number, mine: number): Promise<void> {
+async function completeMention(letters: string, from: number, request: number): Promise<void> {
   const [names, known] = await Promise.all([files.get(), agents.get()]);
-  if (mine !== asked) return;
-  const people = known
+  if (request !== latestRequest) return;
+  const matchingAgents = known
     .filter((one) => one.name.toLowerCase().startsWith(letters.toLowerCase()))
-    .map((one) => ({ value: one.name, words: `agent  ${one.description ?? ""}`, runs: false }));
-  const found = best(letters, names).map((name) => ({ value: name, words: "", runs: false }));
-  offer("file", from, [...people, ...found].slice(0, 12));
+    .map((one) => ({ value: one.name, description: `agent  ${one.description ?? ""}`, runs: false }));
+  const found = best(letters, names).map((name) => ({ value: name, description: "", runs: false }));
+  showCompletions("file", from, [...matchingAgents, ...found].slice(0, 12));
 }
 
 /** Returns sent prompts that contain these words, newest first. */
-export async function offerSent(words: string): Promise<void> {
-  asked += 1;
-  const mine = asked;
-  offers.value = { kind: "sent", from: 0, list: offers.value?.list ?? [], chosen: 0 };
+export async function completeSentPrompt(query: string): Promise<void> {
+  latestRequest += 1;
+  const request = latestRequest;
+  completions.value = { kind: "sent", from: 0, list: completions.value?.list ?? [], chosen: 0 };
   await prompts.get();
-  if (mine !== asked) return;
-  const wanted = words.trim().toLowerCase();
+  if (request !== latestRequest) return;
+  const wanted = query.trim().toLowerCase();
   const found = sent.value.filter((one) => one.toLowerCase().includes(wanted)).reverse();
-  offer("sent", 0, found.slice(0, 50).map((value) => ({ value, words: "", runs: false })));
+  showCompletions("sent", 0, found.slice(0, 50).map((value) => ({ value, description: "", runs: false })));
 }
 
-function offer(kind: Offers["kind"], from: number, list: readonly Offer[]): void {
-  offers.value = list.length === 0 ? null : { kind, from, list, chosen: 0 };
+function showCompletions(kind: Completions["kind"], from: number, list: readonly Completion[]): void {
+  completions.value = list.length === 0 ? null : { kind, from, list, chosen: 0 };
 }
 
-export function closeOffers(): void {
-  asked += 1;
-  offers.value = null;
+export function closeCompletions(): void {
+  latestRequest += 1;
+  completions.value = null;
 }
 
 export function step(by: number): void {
-  const now = offers.value;
+  const now = completions.value;
   if (now === null) return;
-  offers.value = { ...now, chosen: (now.chosen + by + now.list.length) % now.list.length };
+  completions.value = { ...now, chosen: (now.chosen + by + now.list.length) % now.list.length };
 }
 
 /** Returns the text and the cursor position after the selected completion. */
-export function completed(text: string, cursor: number, now: Offers, chosen: Offer): readonly [string, number] {
+export function completed(text: string, cursor: number, now: Completions, chosen: Completion): readonly [string, number] {
   if (now.kind === "sent") return [chosen.value, chosen.value.length];
   const name = now.kind === "file" ? `@${/\s/.test(chosen.value) ? `"${chosen.value}"` : chosen.value}` : chosen.value;
   const rest = text.slice(cursor);
@@ -133,7 +133,7 @@ export function completed(text: string, cursor: number, now: Offers, chosen: Off
 /** Returns the files that a text mentions. Names that are not files are ignored. */
 export async function namedFiles(text: string): Promise<readonly Attachment[]> {
   const found: Attachment[] = [];
-  for (const name of mentionsIn(text).slice(0, MOST_NAMED)) {
+  for (const name of mentionsIn(text).slice(0, MAX_MENTIONS)) {
     try {
       found.push(await readFile(name));
     } catch (error) {

@@ -7,10 +7,10 @@ import { Icon } from "../shell/icons.tsx";
 import { isNarrow, isTouch } from "../shell/ui.ts";
 import { prompt, rememberPrompts, runShell, reportErrors } from "../store/actions.ts";
 import { commands, runCommand } from "../store/commands.ts";
-import { attach, detach, focusAsked, focusComposer, pending, putBack, remember, takeAll, text } from "../store/composer-state.ts";
+import { attach, detach, focusRequests, focusComposer, pending, restoreContents, addToHistory, clearComposer, text } from "../store/composer-state.ts";
 import { connection, isBusy, sessionId, toast } from "../store/state.ts";
 import { Problem } from "../wire/http.ts";
-import { closeOffers, completed, updateOffers, namedFiles, offers, offerSent, step } from "./completion.ts";
+import { closeCompletions, completed, updateCompletions, namedFiles, completions, completeSentPrompt, step } from "./completion.ts";
 import { escape } from "./escape.ts";
 import { sizeOf } from "./descriptions.ts";
 import { attachFiles, isPicture, Picture, textFile } from "./files.tsx";
@@ -65,20 +65,20 @@ export function Composer(): JSX.Element {
           placeholder={placeholder()}
           aria-label="Prompt"
           aria-autocomplete="list"
-          aria-controls={offers.value === null ? undefined : "offers"}
-          aria-activedescendant={offers.value === null ? undefined : `offer-${offers.value.chosen}`}
+          aria-controls={completions.value === null ? undefined : "completions"}
+          aria-activedescendant={completions.value === null ? undefined : `completion-${completions.value.chosen}`}
           aria-haspopup="listbox"
           enterkeyhint={isTouch ? "enter" : "send"}
           autocapitalize="sentences"
           onInput={(event) => {
             text.value = event.currentTarget.value;
             recall.current.reset();
-            if (offers.value?.kind === "sent") void offerSent(event.currentTarget.value);
-            else updateOffers(event.currentTarget.value, event.currentTarget.selectionStart);
+            if (completions.value?.kind === "sent") void completeSentPrompt(event.currentTarget.value);
+            else updateCompletions(event.currentTarget.value, event.currentTarget.selectionStart);
           }}
           onKeyDown={(event) => onKey(event, event.currentTarget, recall.current)}
           onPaste={onPaste}
-          onBlur={() => setTimeout(closeOffers, 150)}
+          onBlur={() => setTimeout(closeCompletions, 150)}
         />
         {mayQueue ? (
           <button type="button" class="button small queue-it" disabled={isEmpty} data-testid="queue" title="Queue it as a separate turn (Alt+Enter)" onClick={() => void send(true)}>
@@ -104,22 +104,22 @@ function placeholder(): string {
 async function send(queues: boolean): Promise<void> {
   const now = text.value.trim();
   if (now === "" && pending.value.length === 0) return;
-  closeOffers();
+  closeCompletions();
   if (now.startsWith("!")) return sendShell(now.slice(1).trim());
   const command = /^\/([\w-]+)(?:\s+([\s\S]*))?$/.exec(now);
   if (command !== null && commands.value.some((one) => one.name === command[1])) {
-    takeAll();
+    clearComposer();
     if (!runCommand(command[1] ?? "", command[2] ?? "")) toast("info", `/${command[1]} is not available at the moment.`);
     return;
   }
-  const all = takeAll();
+  const all = clearComposer();
   toEnd();
   try {
     const attachments = [...all.pending.map((one) => one.attachment), ...(await namedFiles(now))];
     await prompt(now, { delivery: queues ? "queue" : "steer", attachments });
-    remember(now);
+    addToHistory(now);
   } catch (error) {
-    putBack(all);
+    restoreContents(all);
     toast("error", error instanceof Error ? error.message : String(error), "Not sent");
     if (!(error instanceof Problem)) console.error(error);
   }
@@ -127,16 +127,16 @@ async function send(queues: boolean): Promise<void> {
 
 async function sendShell(command: string): Promise<void> {
   if (command === "") return;
-  const all = takeAll();
-  remember(`!${command}`);
-  if ((await reportErrors(runShell(command), "Not run")) === undefined) putBack(all);
+  const all = clearComposer();
+  addToHistory(`!${command}`);
+  if ((await reportErrors(runShell(command), "Not run")) === undefined) restoreContents(all);
 }
 
 // Keys.
 
 function onKey(event: KeyboardEvent, area: HTMLTextAreaElement, recall: Recall): void {
   if (event.isComposing) return;
-  if (offers.value !== null && onOfferKey(event, area)) return done(event);
+  if (completions.value !== null && onOfferKey(event, area)) return done(event);
   if (event.key === "Enter") {
     const isNewLine = event.shiftKey || (isTouch && !event.ctrlKey && !event.metaKey && !event.altKey);
     if (isNewLine) return;
@@ -146,7 +146,7 @@ function onKey(event: KeyboardEvent, area: HTMLTextAreaElement, recall: Recall):
   }
   if (event.key === "Escape" && escape()) return done(event);
   if (event.key.toLowerCase() === "r" && event.ctrlKey && !event.shiftKey && !event.altKey) {
-    void offerSent(area.value);
+    void completeSentPrompt(area.value);
     return done(event);
   }
   if (event.key === "Backspace" && area.value === "" && pending.value.length > 0) {
@@ -173,7 +173,7 @@ function onOfferKey(event: KeyboardEvent, area: HTMLTextAreaElement): boolean {
       pick(area);
       return true;
     case "Escape":
-      closeOffers();
+      closeCompletions();
       return true;
     default:
       return false;
@@ -182,20 +182,20 @@ function onOfferKey(event: KeyboardEvent, area: HTMLTextAreaElement): boolean {
 
 /** Applies the selected completion: a file name is inserted, a command is run. */
 function pick(area: HTMLTextAreaElement): void {
-  const given = offers.value;
+  const given = completions.value;
   const chosen = given?.list[given.chosen];
   if (given === null || chosen === undefined) return;
-  closeOffers();
+  closeCompletions();
   if (chosen.runs) {
     text.value = "";
     runCommand(chosen.value.slice(1));
     return;
   }
   const [next, cursor] = completed(area.value, area.selectionStart, given, chosen);
-  put(area, next, cursor);
+  replaceText(area, next, cursor);
 }
 
-function put(area: HTMLTextAreaElement, next: string, cursor: number): void {
+function replaceText(area: HTMLTextAreaElement, next: string, cursor: number): void {
   text.value = next;
   area.value = next;
   area.setSelectionRange(cursor, cursor);
@@ -210,22 +210,22 @@ function walks(event: KeyboardEvent, area: HTMLTextAreaElement, recall: Recall):
   if (rest.includes("\n") || (!recall.isWalking && area.value.trim() !== "")) return false;
   const next = recall.step(up ? -1 : 1, area.value);
   if (next === null) return false;
-  put(area, next, up ? 0 : next.length);
+  replaceText(area, next, up ? 0 : next.length);
   return true;
 }
 
 function onPaste(event: ClipboardEvent): void {
-  const given = event.clipboardData;
-  if (given === null) return;
-  if (given.files.length > 0) {
+  const clipboard = event.clipboardData;
+  if (clipboard === null) return;
+  if (clipboard.files.length > 0) {
     event.preventDefault();
-    void attachFiles([...given.files]);
+    void attachFiles([...clipboard.files]);
     return;
   }
-  const words = given.getData("text/plain");
-  if (words.length <= LONG_PASTE.letters && words.split("\n").length <= LONG_PASTE.lines) return;
+  const pasted = clipboard.getData("text/plain");
+  if (pasted.length <= LONG_PASTE.letters && pasted.split("\n").length <= LONG_PASTE.lines) return;
   event.preventDefault();
-  attach(textFile(words, `paste-${pending.value.length + 1}.txt`));
+  attach(textFile(pasted, `paste-${pending.value.length + 1}.txt`));
   toast("info", "The long text was attached as a file.");
 }
 
@@ -256,24 +256,24 @@ function Attached(): JSX.Element | null {
 const TITLES = { file: "Files", command: "Commands", sent: "Sent before" } as const;
 
 function OfferList({ onPick }: { onPick(): void }): JSX.Element | null {
-  const given = offers.value;
+  const given = completions.value;
   if (given === null) return null;
   return (
-    <ul class={`offers ${given.kind}`} id="offers" role="listbox" aria-label={TITLES[given.kind]}>
+    <ul class={`completions ${given.kind}`} id="completions" role="listbox" aria-label={TITLES[given.kind]}>
       {given.list.map((offer, at) => (
         <li
           key={offer.value}
-          id={`offer-${at}`}
+          id={`completion-${at}`}
           role="option"
           aria-selected={at === given.chosen}
           onMouseDown={(event) => event.preventDefault()}
           onClick={() => {
-            offers.value = { ...given, chosen: at };
+            completions.value = { ...given, chosen: at };
             onPick();
           }}
         >
           <span class={given.kind === "sent" ? "clip" : "mono"}>{offer.value}</span>
-          <span class="faint">{offer.words}</span>
+          <span class="faint">{offer.description}</span>
         </li>
       ))}
     </ul>
@@ -286,7 +286,7 @@ type Area = { readonly current: HTMLTextAreaElement | null };
 
 /** Focuses the text area on request, and when another session is opened on a device with a keyboard. */
 function useFocus(area: Area): void {
-  const count = focusAsked.value;
+  const count = focusRequests.value;
   const session = sessionId.value;
   useEffect(() => {
     const element = area.current;

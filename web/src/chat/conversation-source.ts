@@ -13,7 +13,7 @@ export interface Sources {
   /** True if no run is active: a call without a result will never get one. */
   isOver(): boolean;
   /** True if the call waits for an approval. */
-  isAsked(call: string): boolean;
+  isAwaitingApproval(call: string): boolean;
 }
 
 /** Reading these in a component subscribes it to the signals. */
@@ -23,7 +23,7 @@ export const live: Sources = {
   subagent: (message, call) => subagentOf(message, call).value,
   directory: () => workspace.value?.path ?? "",
   isOver: () => !isBusy.value,
-  isAsked: (call) => waitingCalls.value.has(call),
+  isAwaitingApproval: (call) => waitingCalls.value.has(call),
 };
 
 export function fixed(messages: readonly Message[], outputs: ReadonlyMap<string, string>, directory: string): Sources {
@@ -43,7 +43,7 @@ export function fixed(messages: readonly Message[], outputs: ReadonlyMap<string,
     subagent: () => [],
     directory: () => directory,
     isOver: () => false,
-    isAsked: () => false,
+    isAwaitingApproval: () => false,
   };
 }
 

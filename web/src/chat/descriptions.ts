@@ -18,16 +18,16 @@ const NAMED = /"(?:command|file_path|pattern|url|path|prompt)"\s*:\s*"((?:[^"\\]
 
 function named(call: ToolCall): string {
   const found = NAMED.exec(call.input.slice(0, 4_000))?.[1] ?? "";
-  const words = found.replace(/\\n/g, " ").replace(/\\(.)/g, "$1").trim().split(/\s+/).join(" ").slice(0, 60);
-  return words ? `${call.name}: ${words}` : call.name;
+  const summary = found.replace(/\\n/g, " ").replace(/\\(.)/g, "$1").trim().split(/\s+/).join(" ").slice(0, 60);
+  return summary ? `${call.name}: ${summary}` : call.name;
 }
 
 /** Describes the current activity of the session; empty when it is idle. */
-export function activityOf(runs: readonly Run[], last: Message | undefined, notice: AgentNotice | null, isAsked = false): string {
+export function activityOf(runs: readonly Run[], last: Message | undefined, notice: AgentNotice | null, isAwaitingApproval = false): string {
   const [head] = runs;
   if (head === undefined) return "";
   if (head.state === "cancelling" || head.cancel_requested) return "Stopping";
-  if (isAsked) return "Waiting for approval";
+  if (isAwaitingApproval) return "Waiting for approval";
   if (notice?.error) return notice.error;
   if (head.kind === "summary") return "Summarising";
   if (last === undefined || last.role !== "assistant" || finishOf(last) !== null) {

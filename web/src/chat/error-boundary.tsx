@@ -24,7 +24,7 @@ export class Boundary extends Component<Props, { readonly isBroken: boolean }> {
     return (
       <details class="ending warning">
         <summary>This part cannot be displayed</summary>
-        <pre class="words">{this.props.raw().slice(0, 20_000)}</pre>
+        <pre class="ending-text">{this.props.raw().slice(0, 20_000)}</pre>
       </details>
     );
   }

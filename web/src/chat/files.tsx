@@ -7,9 +7,9 @@ import { agent, toast } from "../store/state.ts";
 import type { Attachment, Binary } from "../wire/types.ts";
 import { sizeOf } from "./descriptions.ts";
 
-export const LARGEST = 5 * 1_048_576;
+export const MAX_FILE_SIZE = 5 * 1_048_576;
 /** A request has at most 32 MiB, and base64 adds a third. */
-export const LARGEST_TOGETHER = 20 * 1_048_576;
+export const MAX_TOTAL_SIZE = 20 * 1_048_576;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const PLAIN = "text/plain; charset=utf-8";
 
@@ -35,11 +35,11 @@ export function textFile(text: string, name: string): Attachment {
 export async function attachFiles(files: Iterable<File>): Promise<void> {
   for (const file of files) {
     const together = pending.value.reduce((sum, one) => sum + one.size, 0);
-    if (file.size > LARGEST) {
+    if (file.size > MAX_FILE_SIZE) {
       toast("error", `${file.name} has ${sizeOf(file.size)}; an attachment may have at most 5 MB. Give its path in the prompt instead.`);
       continue;
     }
-    if (together + file.size > LARGEST_TOGETHER) {
+    if (together + file.size > MAX_TOTAL_SIZE) {
       toast("error", "Attachments may have at most 20 MB in total. Send some of them with the next prompt.");
       return;
     }

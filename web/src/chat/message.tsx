@@ -20,11 +20,11 @@ const LONG_PROMPT = 2_400;
 export interface MessageProps {
   readonly message: Message;
   /** Time of the prompt of its turn in Unix seconds; 0 if unknown. */
-  readonly asked: number;
+  readonly promptedAt: number;
   readonly isMarked?: boolean;
 }
 
-export function MessageView({ message, asked, isMarked = false }: MessageProps): JSX.Element | null {
+export function MessageView({ message, promptedAt, isMarked = false }: MessageProps): JSX.Element | null {
   if (message.role === "tool" || message.role === "system") return null;
   if (message.parts.length === 0 && message.role === "user") return null;
   const kind = message.is_summary_message ? "summary" : message.role;
@@ -38,12 +38,12 @@ export function MessageView({ message, asked, isMarked = false }: MessageProps):
       tabIndex={-1}
       aria-label={message.role === "user" ? "You" : message.is_summary_message ? "Summary" : "Answer"}
     >
-      {message.role === "user" ? <Asked message={message} /> : <Answer message={message} asked={asked} />}
+      {message.role === "user" ? <UserMessage message={message} /> : <Answer message={message} promptedAt={promptedAt} />}
     </article>
   );
 }
 
-function Asked({ message }: { message: Message }): JSX.Element {
+function UserMessage({ message }: { message: Message }): JSX.Element {
   const text = textOf(message);
   const files = message.parts.filter((part) => part.type === "binary");
   const shells = message.parts.filter((part) => part.type === "shell_command");
@@ -95,7 +95,7 @@ function Shell({ shell }: { shell: ShellCommand }): JSX.Element {
   );
 }
 
-function Answer({ message, asked }: { message: Message; asked: number }): JSX.Element {
+function Answer({ message, promptedAt }: { message: Message; promptedAt: number }): JSX.Element {
   const finish = finishOf(message);
   const note = finish === null ? null : noteOf(finish);
   const isLast = finish !== null && finish.reason !== "tool_use";
@@ -111,23 +111,23 @@ function Answer({ message, asked }: { message: Message; asked: number }): JSX.El
       {note === null ? null : (
         <div class={`ending ${note.kind}`} role={note.kind === "error" ? "alert" : "note"}>
           <strong>{note.title}</strong>
-          {note.text ? <p class="words">{note.text}</p> : null}
+          {note.text ? <p class="ending-text">{note.text}</p> : null}
           {note.hint ? <p class="muted">{note.hint}</p> : null}
         </div>
       )}
-      {isLast ? <End message={message} asked={asked} /> : null}
+      {isLast ? <End message={message} promptedAt={promptedAt} /> : null}
     </>
   );
 }
 
-function End({ message, asked }: { message: Message; asked: number }): JSX.Element {
+function End({ message, promptedAt }: { message: Message; promptedAt: number }): JSX.Element {
   const finish = finishOf(message);
-  const took = asked > 0 && finish !== null ? inSeconds(finish.time) - inSeconds(asked) : 0;
+  const duration = promptedAt > 0 && finish !== null ? inSeconds(finish.time) - inSeconds(promptedAt) : 0;
   const text = textOf(message);
   return (
     <footer class="facts">
       <Time stamp={finish?.time ?? message.updated_at} />
-      {took > 0 ? <span>{elapsed(took * 1_000)}</span> : null}
+      {duration > 0 ? <span>{elapsed(duration * 1_000)}</span> : null}
       {message.model ? <span class="clip model">{message.model}</span> : null}
       {text ? <CopyButton text={text} label="Copy this answer" /> : null}
     </footer>
@@ -171,7 +171,7 @@ function Tool({ call, message }: { call: ToolCall; message: string }): JSX.Eleme
       result={result}
       output={sources.output(message, call.id)}
       isOver={sources.isOver()}
-      isAsked={result === undefined && sources.isAsked(call.id)}
+      isAwaitingApproval={result === undefined && sources.isAwaitingApproval(call.id)}
       messageId={message}
       subagentMessages={sources.subagent(message, call.id)}
       directory={sources.directory()}
@@ -185,14 +185,14 @@ function Thought({ thought, isOpen }: { thought: Reasoning; isOpen: boolean }): 
   useEffect(() => {
     if (all.count > 0) setUnfolded(all.open);
   }, [all]);
-  const took = (thought.finished_at ?? 0) - (thought.started_at ?? 0);
-  const words = isOpen ? "Thinking" : took > 0 ? `Thought for ${elapsed(inSeconds(took) * 1_000)}` : "Thought";
+  const duration = (thought.finished_at ?? 0) - (thought.started_at ?? 0);
+  const label = isOpen ? "Thinking" : duration > 0 ? `Thought for ${elapsed(inSeconds(duration) * 1_000)}` : "Thought";
   if (thought.thinking === "" && !isOpen) return null;
   return (
     <section class="thought">
       <button type="button" class="fold" aria-expanded={isUnfolded} onClick={() => setUnfolded(!isUnfolded)}>
         <Icon name={isUnfolded ? "down" : "next"} small />
-        <span>{words}</span>
+        <span>{label}</span>
         {isUnfolded ? null : <span class="clip faint preview">{lastLine(thought.thinking)}</span>}
       </button>
       {isUnfolded ? <Markdown text={thought.thinking} live={isOpen} /> : null}

@@ -9,14 +9,14 @@ import { focusComposer } from "../store/composer-state.ts";
 import { clientId, queue } from "../store/state.ts";
 import type { Run } from "../wire/types.ts";
 
-type Wish = "edit" | "remove" | "up" | "down" | "now" | "later";
+type QueueAction = "edit" | "remove" | "up" | "down" | "now" | "later";
 
-const KEYS: Readonly<Record<string, Wish>> = {
+const KEYS: Readonly<Record<string, QueueAction>> = {
   Enter: "edit", e: "edit", x: "remove", Delete: "remove", Backspace: "remove", s: "now", q: "later", K: "up", J: "down",
 };
 
-function fulfil(wish: Wish, run: Run, place: number, count: number): void {
-  switch (wish) {
+function applyAction(action: QueueAction, run: Run, position: number, count: number): void {
+  switch (action) {
     case "edit":
       void reportErrors(editQueued(run));
       break;
@@ -26,8 +26,8 @@ function fulfil(wish: Wish, run: Run, place: number, count: number): void {
       break;
     case "up":
     case "down": {
-      const next = Math.min(count - 1, Math.max(0, place + (wish === "up" ? -1 : 1)));
-      if (next !== place) void reportErrors(moveQueued(run.run_id, next));
+      const next = Math.min(count - 1, Math.max(0, position + (action === "up" ? -1 : 1)));
+      if (next !== position) void reportErrors(moveQueued(run.run_id, next));
       break;
     }
     case "now":
@@ -44,10 +44,10 @@ export function Queue(): JSX.Element | null {
   const dragged = useSignal<string | null>(null);
   const over = useSignal<string | null>(null);
   if (waiting.length === 0) return null;
-  const drop = (place: number): void => {
+  const drop = (position: number): void => {
     const moved = dragged.value;
     dragged.value = over.value = null;
-    if (moved !== null && waiting[place]?.run_id !== moved) void reportErrors(moveQueued(moved, place));
+    if (moved !== null && waiting[position]?.run_id !== moved) void reportErrors(moveQueued(moved, position));
   };
   return (
     <section class="queue" aria-label="Queued prompts">
@@ -61,16 +61,16 @@ export function Queue(): JSX.Element | null {
         ) : null}
       </header>
       <ol>
-        {waiting.map((run, place) => (
+        {waiting.map((run, position) => (
           <Waiting
             key={run.run_id}
             run={run}
-            place={place}
+            position={position}
             count={waiting.length}
             isOver={over.value === run.run_id && dragged.value !== run.run_id}
             onDrag={() => (dragged.value = run.run_id)}
             onOver={() => (over.value = run.run_id)}
-            onDrop={() => drop(place)}
+            onDrop={() => drop(position)}
           />
         ))}
       </ol>
@@ -80,7 +80,7 @@ export function Queue(): JSX.Element | null {
 
 interface WaitingProps {
   readonly run: Run;
-  readonly place: number;
+  readonly position: number;
   readonly count: number;
   readonly isOver: boolean;
   onDrag(): void;
@@ -88,12 +88,12 @@ interface WaitingProps {
   onDrop(): void;
 }
 
-function Waiting({ run, place, count, isOver, onDrag, onOver, onDrop }: WaitingProps): JSX.Element {
+function Waiting({ run, position, count, isOver, onDrag, onOver, onDrop }: WaitingProps): JSX.Element {
   const steers = run.delivery === "steer";
-  const words = (run.prompt ?? "").split(/\s+/).join(" ").slice(0, 300) || "(no text)";
+  const promptText = (run.prompt ?? "").split(/\s+/).join(" ").slice(0, 300) || "(no text)";
   const files = run.attachments?.length ?? 0;
   const isForeign = Boolean(run.client_id) && run.client_id !== clientId.value;
-  const wish = (what: Wish): void => fulfil(what, run, place, count);
+  const apply = (what: QueueAction): void => applyAction(what, run, position, count);
   return (
     <li
       class={`waiting${isOver ? " over" : ""}`}
@@ -102,8 +102,8 @@ function Waiting({ run, place, count, isOver, onDrag, onOver, onDrop }: WaitingP
       data-delivery={run.delivery}
       tabIndex={0}
       draggable
-      aria-label={`${place + 1} of ${count}: ${words}`}
-      onKeyDown={(event) => onKey(event, wish)}
+      aria-label={`${position + 1} of ${count}: ${promptText}`}
+      onKeyDown={(event) => onKey(event, apply)}
       onDragStart={onDrag}
       onDragOver={(event) => {
         event.preventDefault();
@@ -121,19 +121,19 @@ function Waiting({ run, place, count, isOver, onDrag, onOver, onDrop }: WaitingP
       <span class="delivery" title={steers ? "Read before the model's next step" : "Separate turn"} aria-hidden="true">
         {steers ? "↳" : "⋯"}
       </span>
-      <span class="grow clip">{words}</span>
+      <span class="grow clip">{promptText}</span>
       {files > 0 ? <span class="chip">{pluralize(files, "file")}</span> : null}
       {isForeign ? <span class="chip">from elsewhere</span> : null}
       <span class="wishes">
-        <Button icon="back" turn label="Earlier" isOff={place === 0} run={() => wish("up")} />
-        <Button icon="next" turn label="Later" isOff={place === count - 1} run={() => wish("down")} />
+        <Button icon="back" turn label="Earlier" isOff={position === 0} run={() => apply("up")} />
+        <Button icon="next" turn label="Later" isOff={position === count - 1} run={() => apply("down")} />
         {steers ? (
-          <Button icon="clock" label="Make it a separate turn" run={() => wish("later")} />
+          <Button icon="clock" label="Make it a separate turn" run={() => apply("later")} />
         ) : (
-          <Button icon="play" label="Send it into the current turn" run={() => wish("now")} />
+          <Button icon="play" label="Send it into the current turn" run={() => apply("now")} />
         )}
-        <Button icon="pen" label="Edit it in the composer" run={() => wish("edit")} />
-        <Button icon="close" label="Remove" run={() => wish("remove")} />
+        <Button icon="pen" label="Edit it in the composer" run={() => apply("edit")} />
+        <Button icon="close" label="Remove" run={() => apply("remove")} />
       </span>
     </li>
   );
@@ -155,16 +155,16 @@ function Button({ icon, label, isOff = false, turn = false, run }: ButtonProps):
   );
 }
 
-function onKey(event: KeyboardEvent & { readonly currentTarget: HTMLLIElement }, wish: (what: Wish) => void): void {
+function onKey(event: KeyboardEvent & { readonly currentTarget: HTMLLIElement }, apply: (what: QueueAction) => void): void {
   if (event.target !== event.currentTarget || event.ctrlKey || event.metaKey || event.altKey) return;
   const here = event.currentTarget;
   const isArrow = event.key === "ArrowUp" || event.key === "ArrowDown";
-  if (isArrow && event.shiftKey) wish(event.key === "ArrowUp" ? "up" : "down");
+  if (isArrow && event.shiftKey) apply(event.key === "ArrowUp" ? "up" : "down");
   else if (isArrow || event.key === "j" || event.key === "k") {
     const next = event.key === "ArrowUp" || event.key === "k" ? here.previousElementSibling : here.nextElementSibling;
     if (next instanceof HTMLElement) next.focus();
   } else if (event.key === "Escape") focusComposer();
-  else if (KEYS[event.key] !== undefined) wish(KEYS[event.key] ?? "edit");
+  else if (KEYS[event.key] !== undefined) apply(KEYS[event.key] ?? "edit");
   else return;
   event.preventDefault();
   event.stopPropagation();

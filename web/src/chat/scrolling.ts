@@ -14,7 +14,7 @@ export const isFollowing = signal(true);
 export const marked = signal<string | null>(null);
 
 /** The target of a jump until it is rendered. */
-export const goal = signal<{ readonly id: string; readonly takesFocus: boolean } | null>(null);
+export const jumpTarget = signal<{ readonly id: string; readonly takesFocus: boolean } | null>(null);
 
 let scroller: HTMLElement | null = null;
 
@@ -23,7 +23,7 @@ effect(() => {
   drawn.value = STEP;
   isFollowing.value = true;
   marked.value = null;
-  goal.value = null;
+  jumpTarget.value = null;
 });
 
 let count = 0;
@@ -80,25 +80,25 @@ export function scrollToMessage(id: string, takesFocus = true): void {
     isFollowing.value = false;
     drawn.value = Math.max(drawn.value, ids.length - at + 10);
     marked.value = id;
-    goal.value = { id, takesFocus };
+    jumpTarget.value = { id, takesFocus };
   });
 }
 
 /** Called after a rendering: hundreds of messages may take longer than a frame. */
-export function arrive(): void {
-  const wanted = goal.peek();
+export function finishJump(): void {
+  const wanted = jumpTarget.peek();
   const element = wanted === null ? null : document.getElementById(`message-${wanted.id}`);
   if (wanted === null || element === null) return;
-  goal.value = null;
+  jumpTarget.value = null;
   if (wanted.takesFocus) element.focus({ preventScroll: true });
-  settle(element, SETTLING);
+  settle(element, MAX_SETTLE_FRAMES);
 }
 
 /** Maximum number of frames until newly visible content has its final height. */
-const SETTLING = 12;
+const MAX_SETTLE_FRAMES = 12;
 
 function settle(element: Element, frames: number): void {
-  if (!element.isConnected || goal.peek() !== null) return;
+  if (!element.isConnected || jumpTarget.peek() !== null) return;
   element.scrollIntoView({ block: "center" });
   if (frames > 0) requestAnimationFrame(() => settle(element, frames - 1));
   else if (isAtEnd()) isFollowing.value = true;
@@ -107,7 +107,7 @@ function settle(element: Element, frames: number): void {
 /** Jumps from prompt to prompt: -1 back, 1 forward. After the last prompt follows the end. */
 export function jump(step: -1 | 1): void {
   const prompts = messageIds.value.filter((id) => messageOf(id).value?.role === "user");
-  const now = goal.peek()?.id ?? document.activeElement?.closest<HTMLElement>("[data-role=user]")?.dataset["id"] ?? "";
+  const now = jumpTarget.peek()?.id ?? document.activeElement?.closest<HTMLElement>("[data-role=user]")?.dataset["id"] ?? "";
   let at = prompts.indexOf(now);
   if (at < 0) at = step < 0 ? prompts.length : nearest(prompts);
   const next = prompts[at + step];

@@ -16,7 +16,7 @@ export function RunStatus(): JSX.Element | null {
   const isStopping = run?.state === "cancelling" || run?.cancel_requested === true;
   return (
     <div class={`run-status${notice.value?.error ? " troubled" : ""}`} data-testid="run-status">
-      <span class={waitingCalls.value.size > 0 ? "dot asks" : "spinner"} aria-hidden="true" />
+      <span class={waitingCalls.value.size > 0 ? "dot approval" : "spinner"} aria-hidden="true" />
       <span class="grow clip activity">
         <Activity />
       </span>

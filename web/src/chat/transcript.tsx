@@ -10,7 +10,7 @@ import { isBusy, loading, messageIds, messageOf, runs, sessionId, shell } from "
 import type { Message } from "../wire/types.ts";
 import { textOf } from "./descriptions.ts";
 import { MessageView } from "./message.tsx";
-import { arrive, drawn, goal, keepPosition, isAtEnd, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
+import { finishJump, drawn, jumpTarget, keepPosition, isAtEnd, isFollowing, marked, setScroller, stay, STEP, toEnd } from "./scrolling.ts";
 import { fixed, SourcesContext } from "./conversation-source.ts";
 
 /** Scrolling counts as the user's for this long after an input, in milliseconds. */
@@ -24,7 +24,7 @@ export function Transcript(): JSX.Element {
   const ids = messageIds.value;
   const first = Math.max(0, ids.length - drawn.value);
   useLayoutEffect(stay, [first]);
-  useLayoutEffect(arrive, [first, goal.value]);
+  useLayoutEffect(finishJump, [first, jumpTarget.value]);
   const isEmpty = ids.length === 0 && !isBusy.value && shell.value === "";
   return (
     <section class="transcript" aria-label="Conversation" aria-busy={isBusy.value}>
@@ -53,11 +53,11 @@ const Live = memo(function Live({ id }: { id: string }): JSX.Element | null {
   const message = messageOf(id).value;
   const isMarked = useComputed(() => marked.value === id);
   if (message === undefined) return null;
-  return <MessageView message={message} asked={askedAt(message)} isMarked={isMarked.value} />;
+  return <MessageView message={message} promptedAt={promptTime(message)} isMarked={isMarked.value} />;
 });
 
 /** Returns the time of the run's prompt. Searched only when an answer is complete. */
-function askedAt(message: Message): number {
+function promptTime(message: Message): number {
   if (message.role !== "assistant" || !message.run_id || !message.parts.some((part) => part.type === "finish")) return 0;
   const known = runs.peek().find((run) => run.run_id === message.run_id);
   if (known?.started_at) return Math.floor(known.started_at / 1_000);
@@ -70,13 +70,13 @@ function askedAt(message: Message): number {
 }
 
 function Earlier({ count }: { count: number }): JSX.Element {
-  const place = useRef<HTMLButtonElement>(null);
+  const element = useRef<HTMLButtonElement>(null);
   const more = (): void => {
     keepPosition();
     drawn.value += STEP;
   };
   useEffect(() => {
-    const button = place.current;
+    const button = element.current;
     if (!button || typeof IntersectionObserver !== "function") return undefined;
     const seen = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && more(), {
       root: button.closest(".scroller"),
@@ -86,15 +86,15 @@ function Earlier({ count }: { count: number }): JSX.Element {
     return () => seen.disconnect();
   }, [count]);
   return (
-    <button type="button" class="button plain small earlier" ref={place} onClick={more}>
+    <button type="button" class="button plain small earlier" ref={element} onClick={more}>
       {pluralize(count, "earlier message")}
     </button>
   );
 }
 
-type Place = { readonly current: HTMLDivElement | null };
+type DivRef = { readonly current: HTMLDivElement | null };
 
-function useScrolling(scroller: Place, content: Place): void {
+function useScrolling(scroller: DivRef, content: DivRef): void {
   useLayoutEffect(() => {
     const outer = scroller.current;
     const inner = content.current;
@@ -104,25 +104,25 @@ function useScrolling(scroller: Place, content: Place): void {
       if (isFollowing.peek()) outer.scrollTop = outer.scrollHeight;
     };
     let touchedAt = -USER_SCROLL;
-    const look = (): void => {
+    const onScroll = (): void => {
       if (isAtEnd()) isFollowing.value = true;
       // Growing content does not scroll; only the user does.
       else if (performance.now() - touchedAt < USER_SCROLL) isFollowing.value = false;
     };
-    const hand = (event: Event): void => {
+    const onUserInput = (event: Event): void => {
       const isWheel = event instanceof WheelEvent;
       // A click in the conversation does not leave its end; one on the scroll bar may.
       if (event instanceof PointerEvent && (event.target !== outer || event.buttons === 0)) return;
       touchedAt = performance.now();
       if (isWheel && event.deltaY < 0 && outer.scrollHeight > outer.clientHeight) isFollowing.value = false;
     };
-    const key = (event: KeyboardEvent): void => {
+    const onKey = (event: KeyboardEvent): void => {
       if (["PageUp", "Home", "ArrowUp"].includes(event.key)) isFollowing.value = false;
       if (event.key === "End") toEnd();
     };
-    outer.addEventListener("scroll", look, { passive: true });
-    for (const name of USER_EVENTS) outer.addEventListener(name, hand, { passive: true });
-    outer.addEventListener("keydown", key);
+    outer.addEventListener("scroll", onScroll, { passive: true });
+    for (const name of USER_EVENTS) outer.addEventListener(name, onUserInput, { passive: true });
+    outer.addEventListener("keydown", onKey);
     // The content grows or the window shrinks: both before the next rendering.
     const sizes = typeof ResizeObserver === "function" ? new ResizeObserver(follow) : null;
     sizes?.observe(inner);
@@ -131,29 +131,29 @@ function useScrolling(scroller: Place, content: Place): void {
     return () => {
       setScroller(null);
       sizes?.disconnect();
-      outer.removeEventListener("scroll", look);
-      for (const name of USER_EVENTS) outer.removeEventListener(name, hand);
-      outer.removeEventListener("keydown", key);
+      outer.removeEventListener("scroll", onScroll);
+      for (const name of USER_EVENTS) outer.removeEventListener(name, onUserInput);
+      outer.removeEventListener("keydown", onKey);
     };
   }, []);
   // Another session is shown at its end, unless a jump target is set.
   const session = sessionId.value;
   useLayoutEffect(() => {
-    if (goal.peek() === null) toEnd();
+    if (jumpTarget.peek() === null) toEnd();
   }, [session]);
 }
 
 /** Announces to screen readers that an answer is complete, instead of each word. */
 function Announcer(): JSX.Element {
-  const place = useRef<HTMLParagraphElement>(null);
+  const element = useRef<HTMLParagraphElement>(null);
   const wasBusy = useRef(false);
   const busy = isBusy.value;
   useEffect(() => {
-    if (wasBusy.current && !busy && place.current) place.current.textContent = announced();
-    else if (busy && place.current) place.current.textContent = "";
+    if (wasBusy.current && !busy && element.current) element.current.textContent = announced();
+    else if (busy && element.current) element.current.textContent = "";
     wasBusy.current = busy;
   }, [busy]);
-  return <p class="unseen" aria-live="polite" ref={place} />;
+  return <p class="visually-hidden" aria-live="polite" ref={element} />;
 }
 
 function announced(): string {
@@ -176,7 +176,7 @@ export function Conversation({ messages, outputs, directory = "" }: Conversation
     <SourcesContext.Provider value={sources}>
       <div class="content">
         {messages.map((message) => (
-          <MessageView key={message.id} message={message} asked={0} />
+          <MessageView key={message.id} message={message} promptedAt={0} />
         ))}
       </div>
     </SourcesContext.Provider>

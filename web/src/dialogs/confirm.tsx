@@ -4,28 +4,28 @@ import { Dialog } from "./dialog.tsx";
 
 /** Confirmation of an irreversible action. */
 export function Confirm(): JSX.Element | null {
-  const asked = question.value;
-  if (!asked) return null;
+  const request = question.value;
+  if (!request) return null;
   return (
     <Dialog
-      key={asked.title}
-      title={asked.title}
+      key={request.title}
+      title={request.title}
       kind="narrow"
       testid="confirm"
       focus="[data-first]"
-      onClose={() => asked.answer(false)}
+      onClose={() => request.answer(false)}
       foot={
         <div class="form-end">
-          <button type="button" class="button" data-first onClick={() => asked.answer(false)}>
+          <button type="button" class="button" data-first onClick={() => request.answer(false)}>
             Cancel
           </button>
-          <button type="button" class={`button ${asked.danger ? "danger" : "primary"}`} data-action="confirm" onClick={() => asked.answer(true)}>
-            {asked.confirm}
+          <button type="button" class={`button ${request.danger ? "danger" : "primary"}`} data-action="confirm" onClick={() => request.answer(true)}>
+            {request.confirm}
           </button>
         </div>
       }
     >
-      <p class="confirm-text">{asked.text}</p>
+      <p class="confirm-text">{request.text}</p>
     </Dialog>
   );
 }

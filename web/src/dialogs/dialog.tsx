@@ -70,7 +70,7 @@ export function Dialog(props: DialogProps): JSX.Element {
       }}
     >
       <div class="dialog-box">
-        <header class={props.hideHead ? "unseen" : "dialog-head"}>
+        <header class={props.hideHead ? "visually-hidden" : "dialog-head"}>
           <h2 id={id}>{props.title}</h2>
           {!props.hideHead && props.tools}
           {!props.hideHead && (

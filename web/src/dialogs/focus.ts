@@ -3,7 +3,7 @@
 // Counterpart of src/holdfast/client/answer_focus.py, which explains it; both pass tests/client/answer_focus.json. The
 // browser reports the repetition of a held key, so no key press is delayed here.
 
-export const SETTLE = 500;
+export const SETTLE_DELAY = 500;
 
 export type Kind = "approval" | "question";
 export type Target = "composer" | "request" | "focus" | "blur";
@@ -97,11 +97,11 @@ export function press(state: Focus, key: string, at: number, isRepeat = false): 
 /** A click on inactive choices only moves the focus, and not right after they appeared under the pointer. */
 export function click(state: Focus, at: number): [Focus, Route] {
   if (isActive(state)) return [state, to("request")];
-  if (state.request !== "" && at - state.appearedAt >= SETTLE) return [focus(state), to("focus")];
+  if (state.request !== "" && at - state.appearedAt >= SETTLE_DELAY) return [focus(state), to("focus")];
   return [state, to("composer")];
 }
 
-/** Let the request settle if its time has come. The caller reports the composer's state first, and draws after. */
+/** Settles the request if its delay has elapsed. The caller reports the composer's state first, and draws after. */
 export function tick(state: Focus, at: number): Focus {
   if (remaining(state, at) !== 0) return state;
   return { ...state, isSettled: true, settledAt: at, digits: "" };
@@ -110,5 +110,5 @@ export function tick(state: Focus, at: number): Focus {
 /** Milliseconds until `tick` would settle the request; null if time alone does not. */
 export function remaining(state: Focus, at: number): number | null {
   if (state.request === "" || isActive(state) || !state.isEmpty) return null;
-  return Math.max(0, state.quietSince + SETTLE - at);
+  return Math.max(0, state.quietSince + SETTLE_DELAY - at);
 }

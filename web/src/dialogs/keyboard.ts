@@ -2,7 +2,7 @@
 
 import { computed, effect, signal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
-import { offers } from "../chat/completion.ts";
+import { completions } from "../chat/completion.ts";
 import { dialog, isTouch, question, view } from "../shell/ui.ts";
 import { pending, text } from "../store/composer-state.ts";
 import * as machine from "./focus.ts";
@@ -41,7 +41,7 @@ function isHome(target: EventTarget | null): boolean {
 
 function isIdle(): boolean {
   const isCovered = dialog.value !== null || question.value !== null || document.querySelector("dialog[open]") !== null;
-  return isHome(document.activeElement) && !hasContent() && !isCovered && offers.value === null;
+  return isHome(document.activeElement) && !hasContent() && !isCovered && completions.value === null;
 }
 
 export const panelState = computed<PanelState>(() => {
@@ -51,7 +51,7 @@ export const panelState = computed<PanelState>(() => {
   return state.value.isEmpty ? "waiting" : "away";
 });
 
-function put(next: Focus): void {
+function setFocus(next: Focus): void {
   state.value = next;
   clearTimeout(timer);
   const wait = machine.remaining(next, now());
@@ -68,7 +68,7 @@ function synced(): Focus {
 }
 
 function settle(): void {
-  put(machine.tick(synced(), now()));
+  setFocus(machine.tick(synced(), now()));
 }
 
 const NAMES: Readonly<Record<string, string>> = {
@@ -99,18 +99,18 @@ function onKey(event: KeyboardEvent): void {
   if (isInside) {
     // Tab moves through the buttons of the panel; a field has its own Escape.
     const [next, route] = machine.press(before, name === "tab" || isField ? "other" : name, at, event.repeat);
-    put(next);
+    setFocus(next);
     if (route.target !== "blur") return;
     composer()?.focus();
     stop(event);
     return;
   }
-  if (!isHome(event.target) || (name === "tab" && offers.value !== null)) {
-    put(machine.press(before, "other", at)[0]);
+  if (!isHome(event.target) || (name === "tab" && completions.value !== null)) {
+    setFocus(machine.press(before, "other", at)[0]);
     return;
   }
   const [next, route] = machine.press(before, name, at, event.repeat);
-  put(next);
+  setFocus(next);
   if (route.restore !== "") restore(route.restore);
   if (shown === null || (route.target !== "request" && route.target !== "focus")) return;
   if (route.target === "focus") shown.request.current.enter();
@@ -134,19 +134,19 @@ function restore(digits: string): void {
 }
 
 function onPaste(event: ClipboardEvent): void {
-  put(machine.press(synced(), isHome(event.target) ? "text" : "other", stamp(event))[0]);
+  setFocus(machine.press(synced(), isHome(event.target) ? "text" : "other", stamp(event))[0]);
 }
 
 /** Returning to the window counts as a key press, because the user may already be typing. */
 function onReturn(): void {
-  put(machine.press(synced(), "other", now())[0]);
+  setFocus(machine.press(synced(), "other", now())[0]);
 }
 
 /** A button is focused by mouse down, except one of an inactive request: a single click would both focus and answer.
  * No button is focused right after it appeared under the pointer. */
 export function onMouseDown(event: MouseEvent): void {
   const before = synced();
-  put(before);
+  setFocus(before);
   const isButton = event.target instanceof Element && event.target.closest("button") !== null;
   const [, route] = machine.click(before, now());
   if (route.target === "composer" || (route.target === "focus" && isButton)) event.preventDefault();
@@ -156,17 +156,17 @@ export function onMouseDown(event: MouseEvent): void {
 export function mayClick(): boolean {
   const before = synced();
   const [next, route] = machine.click(before, now());
-  put(next);
+  setFocus(next);
   if (route.target === "focus") shown?.request.current.enter();
   return route.target === "request";
 }
 
 /** Called once, at the start of the page. */
 export function beginKeyboard(): () => void {
-  const onFocus = (): void => put(synced());
+  const onFocus = (): void => setFocus(synced());
   const over = effect(() => {
-    void [text.value, pending.value, dialog.value, question.value, view.value, offers.value];
-    queueMicrotask(() => put(synced()));
+    void [text.value, pending.value, dialog.value, question.value, view.value, completions.value];
+    queueMicrotask(() => setFocus(synced()));
   });
   addEventListener("keydown", onKey, true);
   addEventListener("paste", onPaste, true);
@@ -194,11 +194,11 @@ export function useRequest(element: { readonly current: HTMLElement | null }, re
   useLayoutEffect(() => {
     if (element.current === null) return undefined;
     shown = { request: current, element: element.current };
-    put(machine.appear(synced(), request.id, request.kind, now()));
+    setFocus(machine.appear(synced(), request.id, request.kind, now()));
     return () => {
       leave();
       shown = null;
-      put(machine.disappear(state.peek()));
+      setFocus(machine.disappear(state.peek()));
     };
   }, [request.id]);
 }

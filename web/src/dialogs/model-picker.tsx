@@ -16,10 +16,10 @@ import type { ModelLine } from "./model-lines.ts";
 
 type Size = "large" | "small";
 const size = signal<Size>("large");
-const MOST = 300;
+const MAX_LINES = 300;
 
 export function ModelsDialog(): JSX.Element {
-  const [words, setWords] = useState("");
+  const [query, setQuery] = useState("");
   const [keyFor, setKeyFor] = useState<ModelLine | null>(null);
   const [effortFor, setEffortFor] = useState<ModelLine | null>(null);
   useEffect(() => void reportErrors(loadProviders()), []);
@@ -27,17 +27,17 @@ export function ModelsDialog(): JSX.Element {
   const now = chosen ? `${chosen.provider}/${chosen.model}` : "";
   const lines = useMemo(() => modelLines(providers.value), [providers.value]);
   const found = useMemo(() => {
-    const all = rank(lines, words, (line) => line.title, (line) => `${line.value} ${line.detail}`);
-    const marked = words ? all : all.sort((a, b) => Number(b.item.value === now) - Number(a.item.value === now));
-    return marked.slice(0, MOST);
-  }, [lines, words, now]);
-  const take = (line: ModelLine | undefined): void => {
+    const all = rank(lines, query, (line) => line.title, (line) => `${line.value} ${line.detail}`);
+    const marked = query ? all : all.sort((a, b) => Number(b.item.value === now) - Number(a.item.value === now));
+    return marked.slice(0, MAX_LINES);
+  }, [lines, query, now]);
+  const choose = (line: ModelLine | undefined): void => {
     if (!line) return;
     if (line.lack || !line.model) setKeyFor(line);
     else if (levelsOf(line.model).length > 1) setEffortFor(line);
     else void use(line);
   };
-  const list = useList(found.length, (at) => take(found[at]?.item));
+  const list = useList(found.length, (at) => choose(found[at]?.item));
   if (keyFor) return <KeyDialog line={keyFor} onClose={() => setKeyFor(null)} />;
   if (effortFor) return <EffortDialog line={effortFor} now={chosen} onClose={() => setEffortFor(null)} />;
   return (
@@ -53,9 +53,9 @@ export function ModelsDialog(): JSX.Element {
         aria-activedescendant={`model-${list.at}`}
         aria-label="Filter models"
         placeholder="Filter models"
-        value={words}
+        value={query}
         onInput={(event) => {
-          setWords(event.currentTarget.value);
+          setQuery(event.currentTarget.value);
           list.move(0);
         }}
       />
@@ -67,7 +67,7 @@ export function ModelsDialog(): JSX.Element {
             role="option"
             aria-selected={index === list.at}
             class={item.lack ? "lacks" : ""}
-            onClick={() => take(item)}
+            onClick={() => choose(item)}
             onPointerMove={() => list.move(index)}
           >
             <span class="picker-mark">{item.value === now && <Icon name="check" small />}</span>
@@ -93,8 +93,8 @@ export function ModelsDialog(): JSX.Element {
 async function use(line: ModelLine, effort = ""): Promise<void> {
   if (!line.model) return;
   const choice: SelectedModel = { model: line.model.id, provider: line.provider.id, ...(effort ? { reasoning_effort: effort } : {}) };
-  const told = await reportErrors(chooseModel(size.value, choice).then(() => true));
-  if (!told) return;
+  const isSaved = await reportErrors(chooseModel(size.value, choice).then(() => true));
+  if (!isSaved) return;
   toast("success", `${line.title} is the ${size.value} model now.`);
   dialog.value = null;
 }

@@ -13,7 +13,7 @@ import { Exact } from "./exact-text.tsx";
 import { leave, mayClick, panelState, useRequest } from "./keyboard.ts";
 import { RequestPanel } from "./request-panel.tsx";
 import { subjectOf, describeRequest } from "./permission-text.ts";
-import type { What } from "./permission-text.ts";
+import type { RequestSubject } from "./permission-text.ts";
 
 /** Active only with the focus. A permanent rule has no letter: it requires the button. */
 const LETTERS: Readonly<Record<string, GrantAction>> = { a: "allow", s: "allow_session", d: "deny" };
@@ -24,19 +24,19 @@ const KEYS = {
 };
 
 interface Props {
-  readonly ask: PermissionRequest;
+  readonly request: PermissionRequest;
   readonly more: number;
   onAside(): void;
 }
 
-export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
+export function ApprovalPanel({ request, more, onAside }: Props): JSX.Element {
   const [reason, setReason] = useState<string | null>(null);
   const [isWhole, setWhole] = useState(false);
   const [isSent, setSent] = useState(false);
-  const [place, setPlace] = useState(0);
+  const [selected, setSelected] = useState(0);
   const element = useRef<HTMLElement>(null);
-  const rules = ask.rules ?? [];
-  const what = useMemo(() => subjectOf(ask), [ask]);
+  const rules = request.rules ?? [];
+  const what = useMemo(() => subjectOf(request), [request]);
   const actions = (["allow", "allow_session", "allow_always", "deny"] as const).filter((one) => one !== "allow_always" || rules.length > 0);
   const button = (action: GrantAction | undefined): HTMLElement | null => element.current?.querySelector(`[data-action=${action ?? "allow"}]`) ?? null;
 
@@ -44,16 +44,16 @@ export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
     if (isSent) return;
     leave();
     setSent(true);
-    if ((await reportErrors(answerPermission(ask, action, why))) === undefined) setSent(false);
+    if ((await reportErrors(answerPermission(request, action, why))) === undefined) setSent(false);
   };
-  const move = (by: number): number => Math.max(0, Math.min(actions.length - 1, place + by));
+  const move = (by: number): number => Math.max(0, Math.min(actions.length - 1, selected + by));
   useRequest(element, {
-    id: ask.id,
+    id: request.id,
     kind: "approval",
-    enter: () => (button(actions[place]) ?? element.current?.querySelector<HTMLElement>("input"))?.focus(),
+    enter: () => (button(actions[selected]) ?? element.current?.querySelector<HTMLElement>("input"))?.focus(),
     act: (key) => {
-      if (key === "enter") void answer(actions[place] ?? "deny");
-      else setPlace(move(key === "left" || key === "up" ? -1 : 1));
+      if (key === "enter") void answer(actions[selected] ?? "deny");
+      else setSelected(move(key === "left" || key === "up" ? -1 : 1));
     },
   });
   const onKeyDown = (event: KeyboardEvent): void => {
@@ -76,7 +76,7 @@ export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
 
   return (
     <RequestPanel
-      title={<Title ask={ask} more={more} />}
+      title={<Title request={request} more={more} />}
       kind={`ask ${isWhole ? "whole" : ""}`}
       testid="permission"
       element={element}
@@ -86,30 +86,30 @@ export function ApprovalPanel({ ask, more, onAside }: Props): JSX.Element {
       tools={<Tools what={what} isWhole={isWhole} onWhole={() => setWhole(!isWhole)} />}
       foot={
         reason === null ? (
-          <Answers actions={actions} place={place} isSent={isSent} onPlace={setPlace} answer={(action) => void answer(action)} onReason={() => setReason("")} />
+          <Answers actions={actions} selected={selected} isSent={isSent} onSelect={setSelected} answer={(action) => void answer(action)} onReason={() => setReason("")} />
         ) : (
           <Reason text={reason} onText={setReason} onSend={() => void answer("deny", reason.trim())} onBack={back} />
         )
       }
     >
       <Subject what={what} />
-      <Notes ask={ask} rules={rules} />
+      <Notes request={request} rules={rules} />
     </RequestPanel>
   );
 }
 
-function Title({ ask, more }: { ask: PermissionRequest; more: number }): JSX.Element {
-  const other = ask.session_id !== sessionId.value ? sessions.value.find((one) => one.id === ask.session_id) : undefined;
+function Title({ request, more }: { request: PermissionRequest; more: number }): JSX.Element {
+  const other = request.session_id !== sessionId.value ? sessions.value.find((one) => one.id === request.session_id) : undefined;
   return (
     <>
-      {describeRequest(ask)}
+      {describeRequest(request)}
       {more > 0 && <span class="chip">and {more} more</span>}
       {other && <span class="chip accent">in “{other.title}”</span>}
     </>
   );
 }
 
-function Tools({ what, isWhole, onWhole }: { what: What; isWhole: boolean; onWhole(): void }): JSX.Element {
+function Tools({ what, isWhole, onWhole }: { what: RequestSubject; isWhole: boolean; onWhole(): void }): JSX.Element {
   const isSplit = columns.value === "split";
   return (
     <>
@@ -125,7 +125,7 @@ function Tools({ what, isWhole, onWhole }: { what: What; isWhole: boolean; onWho
   );
 }
 
-function Subject({ what }: { what: What }): JSX.Element {
+function Subject({ what }: { what: RequestSubject }): JSX.Element {
   switch (what.kind) {
     case "command":
       return (
@@ -173,13 +173,13 @@ function Subject({ what }: { what: What }): JSX.Element {
   }
 }
 
-function Notes({ ask, rules }: { ask: PermissionRequest; rules: readonly string[] }): JSX.Element {
+function Notes({ request, rules }: { request: PermissionRequest; rules: readonly string[] }): JSX.Element {
   return (
     <ul class="approval-notes">
-      {ask.why && <li>{ask.why}</li>}
-      {ask.path && "command" in (ask.params ?? {}) && (
+      {request.why && <li>{request.why}</li>}
+      {request.path && "command" in (request.params ?? {}) && (
         <li>
-          in <span class="mono">{ask.path}</span>
+          in <span class="mono">{request.path}</span>
         </li>
       )}
       {rules.length > 0 && (
@@ -196,24 +196,24 @@ function Notes({ ask, rules }: { ask: PermissionRequest; rules: readonly string[
 
 interface AnswersProps {
   readonly actions: readonly GrantAction[];
-  readonly place: number;
+  readonly selected: number;
   readonly isSent: boolean;
-  onPlace(place: number): void;
+  onSelect(selected: number): void;
   answer(action: GrantAction): void;
   onReason(): void;
 }
 
-function Answers({ actions, place, isSent, onPlace, answer, onReason }: AnswersProps): JSX.Element {
+function Answers({ actions, selected, isSent, onSelect, answer, onReason }: AnswersProps): JSX.Element {
   const isActive = panelState.value === "active" || panelState.value === "focused";
   const button = (action: GrantAction, at: number): JSX.Element => (
     <button
       key={action}
       type="button"
-      class={`button choose ${action === "deny" ? "danger" : ""} ${isActive && at === place ? "chosen" : ""}`}
+      class={`button choose ${action === "deny" ? "danger" : ""} ${isActive && at === selected ? "chosen" : ""}`}
       data-action={action}
       disabled={isSent}
       aria-disabled={!isActive}
-      onFocus={() => onPlace(at)}
+      onFocus={() => onSelect(at)}
       onClick={() => mayClick() && answer(action)}
     >
       {LABELS[action]}

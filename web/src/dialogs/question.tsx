@@ -40,21 +40,21 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
   const element = useRef<HTMLElement>(null);
   const isActive = panelState.value === "active" || panelState.value === "focused";
   const of = (question: Question, all = given): Given => all[question.id] ?? NOTHING;
-  const put = (question: Question, value: Given): void => setGiven({ ...given, [question.id]: value });
+  const setAnswer = (question: Question, value: Given): void => setGiven({ ...given, [question.id]: value });
   const open = batch.questions.filter((question) => !isAnswered(question, of(question))).length;
-  const tell = async (told: Promise<unknown>): Promise<void> => {
+  const submit = async (sending: Promise<unknown>): Promise<void> => {
     leave();
     setSent(true);
-    if ((await reportErrors(told.then(() => true))) === undefined) setSent(false);
+    if ((await reportErrors(sending.then(() => true))) === undefined) setSent(false);
   };
   const send = (all = given): void => {
-    if (!isSent) void tell(answerQuestions(batch, batch.questions.map((question) => answerOf(question, of(question, all)))));
+    if (!isSent) void submit(answerQuestions(batch, batch.questions.map((question) => answerOf(question, of(question, all)))));
   };
   const enter = (): void => {
     const fields = element.current?.querySelectorAll(".questions > li")[cursor.at];
     fields?.querySelector<HTMLElement>("input, textarea")?.focus();
   };
-  const take = (): void => {
+  const confirmChoice = (): void => {
     const question = batch.questions[cursor.at];
     if (!question) return;
     const id = choicesOf(question)[cursor.choice];
@@ -84,9 +84,9 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
       beforeDigits.current = digit ? (beforeDigits.current ?? { given, cursor }) : null;
       const id = ids[digit - 1];
       if (question && id !== undefined) {
-        put(question, marked(question, of(question), id));
+        setAnswer(question, marked(question, of(question), id));
         setCursor({ ...cursor, choice: digit - 1 });
-      } else if (key === "enter") take();
+      } else if (key === "enter") confirmChoice();
       else if (key === "up" || key === "down") setCursor({ ...cursor, choice: Math.max(0, Math.min(ids.length - 1, cursor.choice + (key === "up" ? -1 : 1))) });
       else if (key === "left" || key === "right") setCursor({ at: Math.max(0, Math.min(batch.questions.length - 1, cursor.at + (key === "left" ? -1 : 1))), choice: 0 });
     },
@@ -109,7 +109,7 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
       foot={
         <div class="approval-answers two">
           <span class="grow muted">{open ? `${open} of ${batch.questions.length} not answered; they will be skipped` : sure}</span>
-          <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && void tell(dismissQuestions(batch))}>
+          <button type="button" class="button danger" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && void submit(dismissQuestions(batch))}>
             Skip all
           </button>
           <button type="button" class="button primary" data-action="send" disabled={isSent} aria-disabled={!isActive} onClick={() => mayClick() && send()}>
@@ -120,13 +120,13 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
     >
       <ol class="questions">
         {batch.questions.map((question, at) => (
-          <One
+          <QuestionItem
             key={question.id}
             question={question}
             number={batch.questions.length > 1 ? at + 1 : 0}
             given={of(question)}
             chosen={panelState.value === "active" && at === cursor.at ? cursor.choice : -1}
-            put={(value) => put(question, value)}
+            setAnswer={(value) => setAnswer(question, value)}
           />
         ))}
       </ol>
@@ -134,16 +134,16 @@ export function QuestionPanel({ batch, onAside }: Props): JSX.Element {
   );
 }
 
-interface OneProps {
+interface QuestionItemProps {
   readonly question: Question;
   readonly number: number;
   readonly given: Given;
   /** The choice that Enter selects, or -1. */
   readonly chosen: number;
-  put(value: Given): void;
+  setAnswer(value: Given): void;
 }
 
-function One({ question, number, given, chosen, put }: OneProps): JSX.Element {
+function QuestionItem({ question, number, given, chosen, setAnswer }: QuestionItemProps): JSX.Element {
   const isFree = question.type === "free_text";
   const label = isFree ? "Your answer" : "Something else (optional)";
   return (
@@ -158,25 +158,25 @@ function One({ question, number, given, chosen, put }: OneProps): JSX.Element {
             <Markdown text={question.description} />
           </div>
         )}
-        <Choices question={question} given={given} chosen={chosen} put={put} />
+        <Choices question={question} given={given} chosen={chosen} setAnswer={setAnswer} />
         {isFree ? (
-          <textarea class="field" rows={3} aria-label={label} placeholder={label} value={given.text} onInput={(event) => put({ ...given, text: event.currentTarget.value })} />
+          <textarea class="field" rows={3} aria-label={label} placeholder={label} value={given.text} onInput={(event) => setAnswer({ ...given, text: event.currentTarget.value })} />
         ) : (
-          <input class="field" aria-label={label} placeholder={label} value={given.text} onInput={(event) => put({ ...given, text: event.currentTarget.value })} />
+          <input class="field" aria-label={label} placeholder={label} value={given.text} onInput={(event) => setAnswer({ ...given, text: event.currentTarget.value })} />
         )}
       </fieldset>
     </li>
   );
 }
 
-function Choices({ question, given, chosen, put }: Omit<OneProps, "number">): JSX.Element | null {
+function Choices({ question, given, chosen, setAnswer }: Omit<QuestionItemProps, "number">): JSX.Element | null {
   if (question.type === "free_text") return null;
   if (question.type === "yes_no") {
     return (
       <div class="choices row">
         {([true, false] as const).map((yes, at) => (
           <label key={String(yes)} class={`choice ${at === chosen ? "chosen" : ""}`}>
-            <input type="radio" name={question.id} checked={given.yes === yes} onChange={() => put({ ...given, yes })} />
+            <input type="radio" name={question.id} checked={given.yes === yes} onChange={() => setAnswer({ ...given, yes })} />
             <span class="faint">{at + 1}</span>
             <span>{yes ? "Yes" : "No"}</span>
           </label>
@@ -193,7 +193,7 @@ function Choices({ question, given, chosen, put }: Omit<OneProps, "number">): JS
             type={isMany ? "checkbox" : "radio"}
             name={question.id}
             checked={given.chosen.includes(choice.id)}
-            onChange={() => put(toggle(question, given, choice.id))}
+            onChange={() => setAnswer(toggle(question, given, choice.id))}
           />
           <span class="faint">{at + 1}</span>
           <span>

@@ -12,60 +12,60 @@ import { QuestionPanel } from "./question.tsx";
 import { describeOutcome, describeRequest } from "./permission-text.ts";
 
 /** Requests that were postponed on this page. */
-const aside = signal<ReadonlySet<string>>(new Set());
+const postponed = signal<ReadonlySet<string>>(new Set());
 /** The outcome of the request that was open here, if another client has closed it. */
 const closed = signal<{ readonly text: string } | null>(null);
-const CLOSED_FOR = 20_000;
+const CLOSED_NOTICE_DURATION = 20_000;
 let shown = "";
 let timer: ReturnType<typeof setTimeout> | undefined;
 
-function tell(text: string): void {
+function showClosed(text: string): void {
   closed.value = { text };
   clearTimeout(timer);
-  timer = setTimeout(() => (closed.value = null), CLOSED_FOR);
+  timer = setTimeout(() => (closed.value = null), CLOSED_NOTICE_DURATION);
 }
 
-type Open = { kind: "permission"; ask: PermissionRequest } | { kind: "question"; ask: QuestionRequest };
+type Open = { kind: "permission"; request: PermissionRequest } | { kind: "question"; request: QuestionRequest };
 
 function first(): Open | null {
-  const isMine = (ask: { session_id: string }): boolean => ask.session_id === sessionId.value;
-  const later = aside.value;
-  const permission = permissions.value.filter((ask) => !later.has(ask.id)).sort((a, b) => Number(isMine(b)) - Number(isMine(a)))[0];
-  if (permission) return { kind: "permission", ask: permission };
-  const batch = questions.value.find((ask) => !later.has(ask.id));
-  return batch ? { kind: "question", ask: batch } : null;
+  const isMine = (request: { session_id: string }): boolean => request.session_id === sessionId.value;
+  const later = postponed.value;
+  const permission = permissions.value.filter((request) => !later.has(request.id)).sort((a, b) => Number(isMine(b)) - Number(isMine(a)))[0];
+  if (permission) return { kind: "permission", request: permission };
+  const batch = questions.value.find((request) => !later.has(request.id));
+  return batch ? { kind: "question", request: batch } : null;
 }
 
 effect(() => {
-  const open = new Set([...permissions.value, ...questions.value].map((ask) => ask.id));
-  const later = aside.peek();
+  const open = new Set([...permissions.value, ...questions.value].map((request) => request.id));
+  const later = postponed.peek();
   const over = [shown, ...later].filter((id) => id && !open.has(id));
   for (const id of over) {
     const answer = answers.value.get(id);
-    if (answer && answer.by !== clientId.value) tell(describeOutcome(answer));
+    if (answer && answer.by !== clientId.value) showClosed(describeOutcome(answer));
   }
   if (over.includes(shown)) shown = "";
-  if (over.length) aside.value = new Set([...later].filter((id) => open.has(id)));
+  if (over.length) postponed.value = new Set([...later].filter((id) => open.has(id)));
 });
 
 export function Requests(): JSX.Element | null {
   const open = first();
   if (!open) return null;
-  shown = open.ask.id;
+  shown = open.request.id;
   const postpone = (): void => {
-    aside.value = new Set([...aside.value, open.ask.id]);
+    postponed.value = new Set([...postponed.value, open.request.id]);
     shown = "";
   };
   if (open.kind === "permission") {
     const more = permissions.value.length + questions.value.length - 1;
-    return <ApprovalPanel key={open.ask.id} ask={open.ask} more={more} onAside={postpone} />;
+    return <ApprovalPanel key={open.request.id} request={open.request} more={more} onAside={postpone} />;
   }
-  return <QuestionPanel key={open.ask.id} batch={open.ask} onAside={postpone} />;
+  return <QuestionPanel key={open.request.id} batch={open.request} onAside={postpone} />;
 }
 
 /** Above the composer: postponed requests, and the outcome of a request that another client has closed. */
 export function RequestsBar(): JSX.Element | null {
-  const waiting = [...permissions.value, ...questions.value].filter((ask) => aside.value.has(ask.id));
+  const waiting = [...permissions.value, ...questions.value].filter((request) => postponed.value.has(request.id));
   const over = closed.value;
   if (!waiting.length && !over) return null;
   const one = waiting[0];
@@ -73,8 +73,8 @@ export function RequestsBar(): JSX.Element | null {
   return (
     <div class="requests-bar" role="status">
       {one && (
-        <button type="button" class="request-later" onClick={() => (aside.value = new Set())}>
-          <span class="dot asks" />
+        <button type="button" class="request-later" onClick={() => (postponed.value = new Set())}>
+          <span class="dot approval" />
           <span class="grow clip">{waiting.length > 1 ? `${pluralize(waiting.length, "request")} open` : what}</span>
           <span class="button small">Decide</span>
         </button>

@@ -37,9 +37,9 @@ export function Diff({ lines, path, most = 60, label = "The change" }: DiffProps
   const [shown, setShown] = useState(most);
   const isSplit = columns.value === "split" && hasTwoSides(lines);
   const pairs = useMemo(() => pairLines(lines), [lines]);
-  const words = useMemo(() => wordsOf(pairs), [pairs]);
+  const changedSpans = useMemo(() => findChangedSpans(pairs), [pairs]);
   const colours = useColours(lines, languageOf(path));
-  const looks: Looks = { words, colours };
+  const styles: LineStyles = { changedSpans, colours };
   const rows = isSplit ? pairs.length : lines.length;
   const end = rows <= shown + 5 ? rows : shown;
   return (
@@ -53,7 +53,7 @@ export function Diff({ lines, path, most = 60, label = "The change" }: DiffProps
             <col />
           </colgroup>
         )}
-        <thead class="unseen">
+        <thead class="visually-hidden">
           <tr>
             <th scope="col">Old line</th>
             {isSplit && <th scope="col">Old text</th>}
@@ -63,8 +63,8 @@ export function Diff({ lines, path, most = 60, label = "The change" }: DiffProps
         </thead>
         <tbody>
           {isSplit
-            ? pairs.slice(0, end).map((pair, at) => <SplitRow key={at} pair={pair} looks={looks} />)
-            : lines.slice(0, end).map((line, at) => <Row key={at} line={line} looks={looks} />)}
+            ? pairs.slice(0, end).map((pair, at) => <SplitRow key={at} pair={pair} styles={styles} />)
+            : lines.slice(0, end).map((line, at) => <Row key={at} line={line} styles={styles} />)}
         </tbody>
       </table>
       {end < rows && (
@@ -76,11 +76,11 @@ export function Diff({ lines, path, most = 60, label = "The change" }: DiffProps
   );
 }
 
-type Words = ReadonlyMap<DiffLine, readonly Span[]>;
+type ChangedSpans = ReadonlyMap<DiffLine, readonly Span[]>;
 
 /** Derived data of the lines. */
-interface Looks {
-  readonly words: Words;
+interface LineStyles {
+  readonly changedSpans: ChangedSpans;
   readonly colours: Colours;
 }
 
@@ -101,7 +101,7 @@ function useColours(lines: readonly DiffLine[], language: string): Colours {
   return found?.of === lines ? found.colours : PLAIN;
 }
 
-function wordsOf(pairs: readonly Pair[]): Words {
+function findChangedSpans(pairs: readonly Pair[]): ChangedSpans {
   const found = new Map<DiffLine, readonly Span[]>();
   // Comparing words is expensive, and unnecessary far down in a very long diff.
   for (const [old, now] of pairs.slice(0, 2_000)) {
@@ -113,25 +113,25 @@ function wordsOf(pairs: readonly Pair[]): Words {
   return found;
 }
 
-function Row({ line, looks }: { line: DiffLine; looks: Looks }): JSX.Element {
+function Row({ line, styles }: { line: DiffLine; styles: LineStyles }): JSX.Element {
   if (line.kind === "hunk") return <Gap span={3} />;
   return (
     <tr class={line.kind}>
       <td class="number">{line.old || ""}</td>
       <td class="number">{line.new || ""}</td>
-      <Cell line={line} looks={looks} />
+      <Cell line={line} styles={styles} />
     </tr>
   );
 }
 
-function SplitRow({ pair: [old, now], looks }: { pair: Pair; looks: Looks }): JSX.Element {
+function SplitRow({ pair: [old, now], styles }: { pair: Pair; styles: LineStyles }): JSX.Element {
   if (old?.kind === "hunk") return <Gap span={4} />;
   return (
     <tr>
       <td class={`number ${old?.kind ?? "none"}`}>{old?.old || ""}</td>
-      {old ? <Cell line={old} looks={looks} /> : <td class="none" />}
+      {old ? <Cell line={old} styles={styles} /> : <td class="none" />}
       <td class={`number ${now?.kind ?? "none"}`}>{now?.new || ""}</td>
-      {now ? <Cell line={now} looks={looks} /> : <td class="none" />}
+      {now ? <Cell line={now} styles={styles} /> : <td class="none" />}
     </tr>
   );
 }
@@ -144,20 +144,20 @@ function Gap({ span }: { span: number }): JSX.Element {
   );
 }
 
-function Cell({ line, looks }: { line: DiffLine; looks: Looks }): JSX.Element {
+function Cell({ line, styles }: { line: DiffLine; styles: LineStyles }): JSX.Element {
   const sign = SIGNS[line.kind];
   return (
     <td class={`text ${line.kind}`}>
       <span class="sign">{sign}</span>
-      {drawn(line, looks)}
+      {drawn(line, styles)}
     </td>
   );
 }
 
 /** Changed words have another background; their letters keep the colour of the line for legibility. */
-function drawn(line: DiffLine, { words, colours }: Looks): ComponentChildren {
+function drawn(line: DiffLine, { changedSpans, colours }: LineStyles): ComponentChildren {
   if (line.text === "") return " ";
-  return piecesOf(line.text, colours.get(line) ?? [], words.get(line) ?? []).map((piece, at) => {
+  return piecesOf(line.text, colours.get(line) ?? [], changedSpans.get(line) ?? []).map((piece, at) => {
     const text = visible(piece.text);
     if (piece.isChanged) return <b key={at}>{text}</b>;
     return piece.kind ? <span key={at} class={piece.kind}>{text}</span> : text;

@@ -14,13 +14,13 @@ export interface Piece {
 }
 
 /** Lines after this number are not highlighted. */
-const MOST_LINES = 1_000;
+const MAX_LINES = 1_000;
 
 /** Returns the tokens of each line; null if the language is unknown or the diff is too long. */
 export async function coloursOf(lines: readonly DiffLine[], language: string): Promise<Colours | null> {
   if (language === "") return null;
   const found = new Map<DiffLine, Line>();
-  const shown = lines.slice(0, MOST_LINES).filter((line) => line.kind !== "hunk");
+  const shown = lines.slice(0, MAX_LINES).filter((line) => line.kind !== "hunk");
   for (const missing of ["added", "removed"] as const) {
     const side = shown.filter((line) => line.kind !== missing);
     if (side.length === 0) continue;

@@ -14,7 +14,7 @@ export type Pair = readonly [DiffLine | null, DiffLine | null];
 export type Span = readonly [number, number];
 
 /** Texts with more differences are not compared further, because it would take seconds. */
-const MOST_EDITS = 1_500;
+const MAX_EDITS = 1_500;
 const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
 
 const line = (kind: DiffKind, text: string, old: number, now: number): DiffLine => ({ kind, text, old, new: now });
@@ -52,22 +52,22 @@ function compare(old: string[], now: string[], start: number): DiffLine[] {
   const out: DiffLine[] = [];
   let i = 0;
   let j = 0;
-  const put = (toOld: number, toNew: number): void => {
+  const pushUntil = (toOld: number, toNew: number): void => {
     for (; i < toOld; i++) out.push(line("removed", old[i] ?? "", start + i + 1, 0));
     for (; j < toNew; j++) out.push(line("added", now[j] ?? "", 0, start + j + 1));
   };
   for (const [a, b] of common(old, now)) {
-    put(a, b);
+    pushUntil(a, b);
     out.push(line("same", old[a] ?? "", start + a + 1, start + b + 1));
     i++;
     j++;
   }
-  put(old.length, now.length);
+  pushUntil(old.length, now.length);
   return out;
 }
 
 /** Returns the common positions in order, by Myers' greedy algorithm; empty if there is too little in common. */
-export function common<T>(old: readonly T[], now: readonly T[], most = MOST_EDITS): [number, number][] {
+export function common<T>(old: readonly T[], now: readonly T[], most = MAX_EDITS): [number, number][] {
   const trace: Int32Array[] = [];
   const limit = Math.min(most, old.length + now.length);
   const reach = new Int32Array(2 * limit + 3);
@@ -173,28 +173,28 @@ export function pairLines(lines: readonly DiffLine[]): Pair[] {
   const pairs: Pair[] = [];
   let removed: DiffLine[] = [];
   let added: DiffLine[] = [];
-  const put = (): void => {
+  const flushPairs = (): void => {
     pairs.push(...align(removed, added));
     removed = [];
     added = [];
   };
   for (const item of lines) {
     if (item.kind === "removed") {
-      if (added.length) put();
+      if (added.length) flushPairs();
       removed.push(item);
     } else if (item.kind === "added") {
       added.push(item);
     } else {
-      put();
+      flushPairs();
       pairs.push([item, item]);
     }
   }
-  put();
+  flushPairs();
   return pairs;
 }
 
-const MOST_ALIGNED = 24;
-const ALIKE = 0.5;
+const MAX_ALIGNED = 24;
+const MIN_SIMILARITY = 0.5;
 
 /** Pairs similar lines; the lines between them are paired in order. */
 function align(removed: readonly DiffLine[], added: readonly DiffLine[]): Pair[] {
@@ -204,7 +204,7 @@ function align(removed: readonly DiffLine[], added: readonly DiffLine[]): Pair[]
   const zip = (toOld: number, toNew: number): void => {
     for (; i < toOld || j < toNew; ) pairs.push([i < toOld ? (removed[i++] ?? null) : null, j < toNew ? (added[j++] ?? null) : null]);
   };
-  const isSmall = removed.length <= MOST_ALIGNED && added.length <= MOST_ALIGNED;
+  const isSmall = removed.length <= MAX_ALIGNED && added.length <= MAX_ALIGNED;
   if (isSmall && removed.length !== added.length) {
     for (const [a, b] of matchSimilar(removed, added)) {
       zip(a, b);
@@ -224,7 +224,7 @@ function matchSimilar(removed: readonly DiffLine[], added: readonly DiffLine[]):
   for (let a = olds.length - 1; a >= 0; a--) {
     for (let b = news.length - 1; b >= 0; b--) {
       const likeness = similarity(olds[a] ?? [], news[b] ?? []);
-      const together = likeness >= ALIKE ? likeness + at(a + 1, b + 1) : 0;
+      const together = likeness >= MIN_SIMILARITY ? likeness + at(a + 1, b + 1) : 0;
       (best[a] as Float64Array)[b] = Math.max(together, at(a + 1, b), at(a, b + 1));
     }
   }
@@ -253,18 +253,18 @@ function similarity(one: readonly string[], other: readonly string[]): number {
   return (2 * shared) / (one.length + other.length);
 }
 
-const WORDS = /\p{L}[\p{L}\p{N}_]*|\p{N}+|\s+|[^\p{L}\p{N}\s]/gu;
-const LONGEST = 2_000;
+const WORD = /\p{L}[\p{L}\p{N}_]*|\p{N}+|\s+|[^\p{L}\p{N}\s]/gu;
+const MAX_LENGTH = 2_000;
 
 /** Returns the ranges of two lines that differ, word by word; none if hardly anything is in common. The indentation is
  * not a word: a change of it is visible anyway. */
 export function changedWords(before: string, after: string): { old: Span[]; new: Span[] } {
-  if (before.length > LONGEST || after.length > LONGEST) return { old: [], new: [] };
-  const old = before.match(WORDS) ?? [];
-  const now = after.match(WORDS) ?? [];
+  if (before.length > MAX_LENGTH || after.length > MAX_LENGTH) return { old: [], new: [] };
+  const old = before.match(WORD) ?? [];
+  const now = after.match(WORD) ?? [];
   const same = common(old, now, 120);
-  const kept = same.reduce((sum, [at]) => sum + (old[at]?.trim().length ?? 0), 0);
-  if (kept * 3 < Math.max(before.trim().length, after.trim().length)) return { old: [], new: [] };
+  const commonLength = same.reduce((sum, [at]) => sum + (old[at]?.trim().length ?? 0), 0);
+  if (commonLength * 3 < Math.max(before.trim().length, after.trim().length)) return { old: [], new: [] };
   const differing = (words: readonly string[], side: 0 | 1): Span[] => {
     const spans = spansWithout(words, new Set(same.map((pair) => pair[side])));
     const indent = /^\s*/.exec(words[0] ?? "")?.[0].length ?? 0;
@@ -273,12 +273,12 @@ export function changedWords(before: string, after: string): { old: Span[]; new:
   return { old: differing(old, 0), new: differing(now, 1) };
 }
 
-function spansWithout(words: readonly string[], kept: ReadonlySet<number>): Span[] {
+function spansWithout(words: readonly string[], commonIndexes: ReadonlySet<number>): Span[] {
   const spans: [number, number][] = [];
   let at = 0;
   words.forEach((word, index) => {
     const last = spans[spans.length - 1];
-    if (!kept.has(index)) {
+    if (!commonIndexes.has(index)) {
       if (last && last[1] === at) last[1] += word.length;
       else spans.push([at, at + word.length]);
     }

@@ -91,7 +91,7 @@ export class Draft {
     this.isGrown = true;
   }
 
-  look(): Message {
+  current(): Message {
     if (this.isGrown) {
       this.message = { ...this.message, parts: [...this.parts] };
       this.isGrown = false;

@@ -61,11 +61,11 @@ export class View {
 
   /** Returns the messages of a session, with the text streamed so far. */
   messages(session: string): Message[] {
-    return [...(this.drafts.get(session)?.values() ?? [])].map((draft) => draft.look());
+    return [...(this.drafts.get(session)?.values() ?? [])].map((draft) => draft.current());
   }
 
   message(session: string, message: string): Message | undefined {
-    return this.drafts.get(session)?.get(message)?.look();
+    return this.drafts.get(session)?.get(message)?.current();
   }
 
   messageIds(session: string): string[] {
@@ -109,8 +109,8 @@ export class View {
       .filter((run) => run.state === "ended")
       .sort((a, b) => (a.ended_at ?? 0) - (b.ended_at ?? 0) || (a.number ?? 0) - (b.number ?? 0))
       .map((run) => run.run_id);
-    this.permissions = new Map((snapshot.permissions ?? []).map((ask) => [ask.id, ask]));
-    this.questions = new Map((snapshot.questions ?? []).map((ask) => [ask.id, ask]));
+    this.permissions = new Map((snapshot.permissions ?? []).map((request) => [request.id, request]));
+    this.questions = new Map((snapshot.questions ?? []).map((request) => [request.id, request]));
     this.drafts.clear();
     this.outputs.clear();
     this.watched.clear();
@@ -142,23 +142,23 @@ export class View {
       this.isStale = true;
       return true;
     }
-    return this.take(event);
+    return this.applyEvent(event);
   }
 
-  private take(event: WireEvent): boolean {
+  private applyEvent(event: WireEvent): boolean {
     switch (event.type) {
       case "message_delta":
         return this.grow(event.payload, (draft, growth) => draft.add(growth));
       case "message_part":
         return this.grow(event.payload, (draft, growth) => draft.replace(growth));
       case "message":
-        this.putMessage(event.payload);
+        this.applyMessage(event.payload);
         return true;
       case "session":
-        this.putSession(event.payload);
+        this.applySession(event.payload);
         return true;
       case "run":
-        this.putRun(event.payload);
+        this.applyRun(event.payload);
         return true;
       case "run_complete":
         this.endRun(event.payload.payload);
@@ -168,7 +168,7 @@ export class View {
         if (this.notices.length > this.settings.notices) this.notices.shift();
         return true;
       case "tool_output":
-        return this.hear(event.payload);
+        return this.appendOutput(event.payload);
       case "permission_request":
         this.permissions.set(event.payload.payload.id, event.payload.payload);
         return true;
@@ -206,14 +206,14 @@ export class View {
     return true;
   }
 
-  private hear(output: ToolOutput): boolean {
+  private appendOutput(output: ToolOutput): boolean {
     if (!this.drafts.has(output.session_id)) return false;
-    const said = (this.outputs.get(output.tool_call_id) ?? "") + output.text;
-    this.outputs.set(output.tool_call_id, lastCodePoints(said, this.settings.output));
+    const combined = (this.outputs.get(output.tool_call_id) ?? "") + output.text;
+    this.outputs.set(output.tool_call_id, lastCodePoints(combined, this.settings.output));
     return true;
   }
 
-  private putMessage(change: Change<Message>): void {
+  private applyMessage(change: Change<Message>): void {
     const message = change.payload;
     for (const part of message.parts) {
       if (part.type === "tool_result") this.outputs.delete(part.data.tool_call_id);
@@ -238,7 +238,7 @@ export class View {
     this.sessions.set(session.id, { ...session, ...change });
   }
 
-  private putSession(change: Change<Session>): void {
+  private applySession(change: Change<Session>): void {
     const session = change.payload;
     if (change.type !== "deleted") {
       this.sessions.set(session.id, session);
@@ -247,16 +247,16 @@ export class View {
     this.sessions.delete(session.id);
     this.drafts.delete(session.id);
     for (const run of this.runsOf(session.id)) this.removeRun(run.run_id);
-    this.dropAsks((ask) => ask.session_id === session.id);
+    this.dropRequests((request) => request.session_id === session.id);
   }
 
-  private dropAsks(isMeant: (ask: PermissionRequest | QuestionRequest) => boolean): void {
-    for (const asks of [this.permissions, this.questions]) {
-      for (const [id, ask] of [...asks]) if (isMeant(ask)) asks.delete(id);
+  private dropRequests(matches: (request: PermissionRequest | QuestionRequest) => boolean): void {
+    for (const requests of [this.permissions, this.questions]) {
+      for (const [id, request] of [...requests]) if (matches(request)) requests.delete(id);
     }
   }
 
-  private putRun(change: Change<Run>): void {
+  private applyRun(change: Change<Run>): void {
     const run = change.payload;
     if (change.type === "deleted") {
       this.removeRun(run.run_id);
@@ -264,13 +264,13 @@ export class View {
     }
     const before = this.runs.get(run.run_id);
     // Only the first event of a run contains the prompt.
-    const keeps = before?.prompt && !run.prompt;
-    this.runs.set(run.run_id, keeps ? { ...run, prompt: before.prompt } : run);
+    const keepsPrompt = before?.prompt && !run.prompt;
+    this.runs.set(run.run_id, keepsPrompt ? { ...run, prompt: before.prompt } : run);
   }
 
   private endRun(end: RunComplete): void {
     // A crashed server has not withdrawn its requests; an ended run has no open ones.
-    this.dropAsks((ask) => ask.run_id === end.run_id);
+    this.dropRequests((request) => request.run_id === end.run_id);
     const before = this.runs.get(end.run_id);
     if (before === undefined) return;
     const { error: _e, message_id: _m, folded_into: _f, ...rest } = before;
@@ -300,8 +300,8 @@ export class View {
       return true;
     }
     // Notices without an id contain only the tool call.
-    for (const [id, ask] of [...this.permissions]) {
-      if (ask.tool_call_id === notice.tool_call_id) this.permissions.delete(id);
+    for (const [id, request] of [...this.permissions]) {
+      if (request.tool_call_id === notice.tool_call_id) this.permissions.delete(id);
     }
     return true;
   }

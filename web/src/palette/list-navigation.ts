@@ -10,7 +10,7 @@ export interface List {
   onKeyDown(event: KeyboardEvent): void;
 }
 
-export function useList(count: number, take: (at: number) => void): List {
+export function useList(count: number, choose: (at: number) => void): List {
   const [wanted, setAt] = useState(0);
   const at = Math.max(0, Math.min(wanted, count - 1));
   const ref = useRef<HTMLUListElement>(null);
@@ -25,7 +25,7 @@ export function useList(count: number, take: (at: number) => void): List {
     move: setAt,
     onKeyDown: (event) => {
       const to = targetIndex(event.key, at, count);
-      if (event.key === "Enter" && !event.isComposing && !(event.target instanceof HTMLButtonElement)) take(at);
+      if (event.key === "Enter" && !event.isComposing && !(event.target instanceof HTMLButtonElement)) choose(at);
       else if (to === null) return;
       else {
         byKey.current = true;

@@ -24,16 +24,16 @@ interface Line {
 
 export function Palette(): JSX.Element {
   const isSessions = dialog.value === "sessions";
-  const [words, setWords] = useState("");
+  const [query, setQuery] = useState("");
   const lines = useMemo(() => [...(isSessions ? [] : commandLines()), ...sessionLines()], [isSessions, commands.value, sessions.value]);
-  const found = useMemo(() => rank(lines, words, (line) => line.title, (line) => line.detail).slice(0, 100), [lines, words]);
-  const take = (line: Line | undefined): void => {
+  const found = useMemo(() => rank(lines, query, (line) => line.title, (line) => line.detail).slice(0, 100), [lines, query]);
+  const choose = (line: Line | undefined): void => {
     if (!line) return;
     dialog.value = null;
     // The dialog restores the focus first; the command runs afterwards and may move it.
     setTimeout(() => line.run());
   };
-  const list = useList(found.length, (at) => take(found[at]?.item));
+  const list = useList(found.length, (at) => choose(found[at]?.item));
   const label = isSessions ? "Find a session" : "Find a command or a session";
   return (
     <Dialog title={isSessions ? "Sessions" : "Commands"} kind="palette picker" testid="palette" hideHead focus="input" onClose={() => (dialog.value = null)} onKeyDown={list.onKeyDown}>
@@ -49,9 +49,9 @@ export function Palette(): JSX.Element {
           aria-activedescendant={found.length ? `palette-${list.at}` : undefined}
           aria-label={label}
           placeholder={label}
-          value={words}
+          value={query}
           onInput={(event) => {
-            setWords(event.currentTarget.value);
+            setQuery(event.currentTarget.value);
             list.move(0);
           }}
         />
@@ -64,7 +64,7 @@ export function Palette(): JSX.Element {
             id={`palette-${index}`}
             role="option"
             aria-selected={index === list.at}
-            onClick={() => take(item)}
+            onClick={() => choose(item)}
             onPointerMove={() => list.move(index)}
           >
             <Icon name={item.icon} />

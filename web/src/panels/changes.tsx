@@ -8,7 +8,7 @@ import { countChanges as countLines, diffOf } from "../diff/lines.ts";
 import { Diff, columns, turnColumns } from "../diff/diff-view.tsx";
 import { pluralize } from "../shell/format.ts";
 import { Icon } from "../shell/icons.tsx";
-import { ask } from "../shell/ui.ts";
+import { confirmAction } from "../shell/ui.ts";
 import { filesChanged, history, runs, reportErrors, sessionId, toast, undo, workspace } from "../store.ts";
 import type { FileVersion, UndoRequest } from "../wire/types.ts";
 import { changedFiles, changingRuns, planned } from "./changed-files.ts";
@@ -52,7 +52,7 @@ function RunsToUndo({ files }: { files: readonly ChangedFile[] }): JSX.Element |
         <small class="muted">The last run with changes: {pluralize(last.files, "file")}</small>
         {prompt && <span class="clip">{prompt}</span>}
       </span>
-      <button type="button" class="button small" onClick={() => void takeBack({ run_id: last.runId }, "all changes of this run")}>
+      <button type="button" class="button small" onClick={() => void confirmUndo({ run_id: last.runId }, "all changes of this run")}>
         <Icon name="undo" small /> Undo the run
       </button>
     </div>
@@ -77,7 +77,7 @@ function File({ file }: { file: ChangedFile }): JSX.Element {
           <span class="plus">+{added}</span>
           <span class="minus">−{removed}</span>
         </button>
-        <button type="button" class="square small" aria-label={`Undo the last change of ${name}`} title="Undo the last change" onClick={() => void takeBack({ path: file.path }, `the last change of ${name}`)}>
+        <button type="button" class="square small" aria-label={`Undo the last change of ${name}`} title="Undo the last change" onClick={() => void confirmUndo({ path: file.path }, `the last change of ${name}`)}>
           <Icon name="undo" small />
         </button>
       </div>
@@ -87,14 +87,14 @@ function File({ file }: { file: ChangedFile }): JSX.Element {
 }
 
 /** Undoing a run requires a confirmation of the file list; so does a file that was changed since. */
-async function takeBack(what: UndoRequest, words: string): Promise<void> {
+async function confirmUndo(what: UndoRequest, label: string): Promise<void> {
   const wanted: UndoRequest = { ...what, session_id: sessionId.value ?? "" };
   const root = workspace.value?.path ?? "";
   const plan = await reportErrors(undo({ ...wanted, dry_run: true }));
   if (!plan) return;
   const isRefused = plan.files.some((file) => file.outcome === "refused");
   const sure = isRefused ? "Undo anyway" : "Undo";
-  if ((what.run_id || isRefused) && !(await ask(`Undo ${words}?`, planned(plan.files, root).join("\n"), sure))) return;
+  if ((what.run_id || isRefused) && !(await confirmAction(`Undo ${label}?`, planned(plan.files, root).join("\n"), sure))) return;
   const report = await reportErrors(undo({ ...wanted, force: isRefused }));
   const done = report?.files.map((file) => `${relativePath(file.path, root)}: ${file.outcome}`).join("\n");
   if (done) toast("success", done);

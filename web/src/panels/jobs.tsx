@@ -10,13 +10,13 @@ import { jobOutput, jobs, killJob, loadJobs, reportErrors } from "../store.ts";
 import type { Job, JobOutput } from "../wire/types.ts";
 import { useNow } from "./use-now.ts";
 
-const LOOK = 3_000;
+const POLL_INTERVAL = 3_000;
 
 export function Jobs(): JSX.Element {
   useEffect(() => {
     // There are no events for jobs: they are polled while the panel is open.
     void reportErrors(loadJobs());
-    const timer = setInterval(() => void loadJobs().catch(() => undefined), LOOK);
+    const timer = setInterval(() => void loadJobs().catch(() => undefined), POLL_INTERVAL);
     return () => clearInterval(timer);
   }, []);
   const now = useNow(jobs.value.some(isRunning));
@@ -24,7 +24,7 @@ export function Jobs(): JSX.Element {
   return (
     <ul class="lines">
       {jobs.value.map((job) => (
-        <One key={job.id} job={job} now={now} />
+        <JobLine key={job.id} job={job} now={now} />
       ))}
     </ul>
   );
@@ -32,7 +32,7 @@ export function Jobs(): JSX.Element {
 
 const isRunning = (job: Job): boolean => (job.state ?? "running") === "running";
 
-function One({ job, now }: { job: Job; now: number }): JSX.Element {
+function JobLine({ job, now }: { job: Job; now: number }): JSX.Element {
   const [isOpen, setOpen] = useState(false);
   const running = isRunning(job);
   const end = job.exit_code === undefined || job.exit_code === null ? "" : `exit code ${job.exit_code}`;
@@ -57,14 +57,14 @@ function One({ job, now }: { job: Job; now: number }): JSX.Element {
 }
 
 function Output({ job, isRunning: running }: { job: Job; isRunning: boolean }): JSX.Element {
-  const [said, setSaid] = useState<JobOutput | null>(null);
+  const [output, setOutput] = useState<JobOutput | null>(null);
   useEffect(() => {
-    const read = (): void => void jobOutput(job.id).then(setSaid, () => undefined);
+    const read = (): void => void jobOutput(job.id).then(setOutput, () => undefined);
     read();
     if (!running) return undefined;
-    const timer = setInterval(read, LOOK / 2);
+    const timer = setInterval(read, POLL_INTERVAL / 2);
     return () => clearInterval(timer);
   }, [job.id, running]);
-  const text = said ? plain([said.stdout, said.stderr].filter(Boolean).join("\n")) : "";
+  const text = output ? plain([output.stdout, output.stderr].filter(Boolean).join("\n")) : "";
   return <div class="line-more">{text.trim() ? <Bounded text={text} most={30} fromEnd live /> : <p class="card-note">There is no output yet.</p>}</div>;
 }

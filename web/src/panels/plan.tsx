@@ -17,7 +17,7 @@ export function Plan(): JSX.Element {
         {todos.map((todo, at) => (
           <li key={at} class={todo.status === "completed" ? "done" : todo.status === "in_progress" ? "doing" : "todo"}>
             <span class="todo-mark" aria-hidden="true" />
-            <span class="unseen">{todo.status.replace("_", " ")}: </span>
+            <span class="visually-hidden">{todo.status.replace("_", " ")}: </span>
             {todo.status === "in_progress" ? todo.active_form || todo.content : todo.content}
           </li>
         ))}

@@ -38,19 +38,19 @@ export function Runs(): JSX.Element {
       {!all.length && <p class="empty">There are no runs yet.</p>}
       <ul class="lines">
         {all.map((run) => (
-          <One key={run.run_id} run={run} now={now} />
+          <RunLine key={run.run_id} run={run} now={now} />
         ))}
       </ul>
     </>
   );
 }
 
-function One({ run, now }: { run: Run; now: number }): JSX.Element {
+function RunLine({ run, now }: { run: Run; now: number }): JSX.Element {
   const isOpen = run.state !== "ended" && run.state !== "folded";
   const outcome = run.outcome ?? run.state;
-  const took = run.started_at ? elapsed((run.ended_at || now) - run.started_at) : "";
+  const duration = run.started_at ? elapsed((run.ended_at || now) - run.started_at) : "";
   const title = sessions.value.find((one) => one.id === run.session_id)?.title ?? "";
-  const facts = [outcome, run.ended_at || isOpen ? took : "", stepsOf(run, isOpen), isOpen ? "" : ago((now - run.accepted_at) / 1000)];
+  const facts = [outcome, run.ended_at || isOpen ? duration : "", stepsOf(run, isOpen), isOpen ? "" : ago((now - run.accepted_at) / 1000)];
   return (
     <li class="line">
       <span class={`line-mark ${outcome}`} title={outcome}>

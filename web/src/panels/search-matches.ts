@@ -18,13 +18,13 @@ export interface Finding {
   readonly hits: readonly Hit[];
 }
 
-const AROUND = 60;
+const CONTEXT_LENGTH = 60;
 const PER_PART = 3;
 const PER_SESSION = 5;
 
 /** Returns all matches in the order of the conversation, up to a limit. */
-export function findMatches(messages: readonly Message[], words: string, most = 200): Hit[] {
-  const wanted = words.trim().toLowerCase();
+export function findMatches(messages: readonly Message[], query: string, most = 200): Hit[] {
+  const wanted = query.trim().toLowerCase();
   if (!wanted) return [];
   const hits: Hit[] = [];
   let shownAt = "";
@@ -33,7 +33,7 @@ export function findMatches(messages: readonly Message[], words: string, most = 
     if (message.role !== "tool") shownAt = message.id;
     for (const part of message.parts) {
       const { kind, text } = textOf(message, part);
-      for (const at of placesOf(text, wanted)) {
+      for (const at of matchOffsets(text, wanted)) {
         hits.push(hitAt(shownAt, kind, text, at, wanted.length));
         if (hits.length >= most) return hits;
       }
@@ -46,18 +46,18 @@ export function findMatches(messages: readonly Message[], words: string, most = 
 export function findInSessions(
   sessions: readonly Session[],
   messagesOf: (id: string) => readonly Message[],
-  words: string,
+  query: string,
   most = 200,
 ): Finding[] {
-  const wanted = words.trim().toLowerCase();
+  const wanted = query.trim().toLowerCase();
   if (!wanted) return [];
   const found: Finding[] = [];
   let count = 0;
   for (const session of sessions) {
-    const titles = placesOf(session.title, wanted).slice(0, 1);
+    const titles = matchOffsets(session.title, wanted).slice(0, 1);
     const hits = [
       ...titles.map((at) => hitAt("", "title", session.title, at, wanted.length)),
-      ...findMatches(messagesOf(session.id), words, PER_SESSION),
+      ...findMatches(messagesOf(session.id), query, PER_SESSION),
     ];
     if (hits.length === 0) continue;
     found.push({ session, hits });
@@ -84,23 +84,23 @@ function textOf(message: Message, part: Part): { kind: Hit["kind"]; text: string
   }
 }
 
-function placesOf(text: string, wanted: string): number[] {
+function matchOffsets(text: string, wanted: string): number[] {
   const low = text.toLowerCase();
   // Lowercasing changes the length of some letters; then offsets would not match.
   if (low.length !== text.length) return text.includes(wanted) ? [text.indexOf(wanted)] : [];
-  const places: number[] = [];
-  for (let at = low.indexOf(wanted); at >= 0 && places.length < PER_PART; at = low.indexOf(wanted, at + wanted.length)) places.push(at);
-  return places;
+  const offsets: number[] = [];
+  for (let at = low.indexOf(wanted); at >= 0 && offsets.length < PER_PART; at = low.indexOf(wanted, at + wanted.length)) offsets.push(at);
+  return offsets;
 }
 
 function hitAt(messageId: string, kind: Hit["kind"], text: string, at: number, length: number): Hit {
   const flat = (piece: string): string => piece.replace(/\s+/g, " ");
-  const from = Math.max(0, at - AROUND);
+  const from = Math.max(0, at - CONTEXT_LENGTH);
   return {
     messageId,
     kind,
     before: (from > 0 ? "…" : "") + flat(text.slice(from, at)),
     found: flat(text.slice(at, at + length)),
-    after: flat(text.slice(at + length, at + length + AROUND)) + (at + length + AROUND < text.length ? "…" : ""),
+    after: flat(text.slice(at + length, at + length + CONTEXT_LENGTH)) + (at + length + CONTEXT_LENGTH < text.length ? "…" : ""),
   };
 }

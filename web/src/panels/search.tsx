@@ -12,16 +12,16 @@ import type { Message } from "../wire/types.ts";
 import { type Finding, type Hit, findMatches, findInSessions } from "./search-matches.ts";
 import { clear, fetchSessions, sessionCache, unfetched } from "./session-cache.ts";
 
-const words = signal("");
+const query = signal("");
 const isAll = signal(false);
 /** Incremented to focus the search field. */
-const asked = signal(0);
+const openCount = signal(0);
 
-export function openSearch(all: boolean, wanted = words.value): void {
+export function openSearch(all: boolean, wanted = query.value): void {
   isAll.value = all;
-  words.value = wanted;
+  query.value = wanted;
   panel.value = "search";
-  asked.value += 1;
+  openCount.value += 1;
 }
 
 const readMessages = (id: string): Promise<readonly Message[]> => api.get(at(`/sessions/${encodeURIComponent(id)}/messages`));
@@ -33,15 +33,15 @@ function useFindings(all: boolean): readonly Finding[] {
   const here = session.value;
   // Messages that arrive meanwhile are included when the search text changes.
   useEffect(() => {
-    if (all && words.value.trim()) void fetchSessions(list.filter((one) => !one.parent_session_id), readMessages);
-  }, [all, words.value]);
+    if (all && query.value.trim()) void fetchSessions(list.filter((one) => !one.parent_session_id), readMessages);
+  }, [all, query.value]);
   useEffect(() => clear, []);
   return useMemo(() => {
-    if (all) return findInSessions(list.filter((one) => !one.parent_session_id), (id) => read.get(id)?.messages ?? [], words.value);
+    if (all) return findInSessions(list.filter((one) => !one.parent_session_id), (id) => read.get(id)?.messages ?? [], query.value);
     if (here === null) return [];
-    const hits = findMatches(ids.map((id) => messageOf(id).peek()).filter((one) => one !== undefined), words.value);
+    const hits = findMatches(ids.map((id) => messageOf(id).peek()).filter((one) => one !== undefined), query.value);
     return hits.length > 0 ? [{ session: here, hits }] : [];
-  }, [all, here, ids, list, read, words.value]);
+  }, [all, here, ids, list, read, query.value]);
 }
 
 async function show(id: string, hit: Hit): Promise<void> {
@@ -57,12 +57,12 @@ async function show(id: string, hit: Hit): Promise<void> {
 
 export function Search(): JSX.Element {
   const field = useRef<HTMLInputElement>(null);
-  useLayoutEffect(() => field.current?.select(), [asked.value]);
+  useLayoutEffect(() => field.current?.select(), [openCount.value]);
   const all = isAll.value || sessionId.value === null;
   const findings = useFindings(all);
   const flat = findings.flatMap((finding) => finding.hits.map((hit) => ({ id: finding.session.id, hit })));
-  const list = useList(flat.length, (place) => {
-    const one = flat[place];
+  const list = useList(flat.length, (index) => {
+    const one = flat[index];
     if (one) void show(one.id, one.hit);
   });
   const label = all ? "Find in all sessions" : "Find in the conversation";
@@ -80,16 +80,16 @@ export function Search(): JSX.Element {
         aria-activedescendant={flat.length ? `hit-${list.at}` : undefined}
         aria-label={label}
         placeholder={label}
-        value={words.value}
+        value={query.value}
         onInput={(event) => {
-          words.value = event.currentTarget.value;
+          query.value = event.currentTarget.value;
           list.move(0);
         }}
       />
       <p class="muted find-count" role="status">
-        {words.value.trim() && summary(flat.length, findings.length, all)}
+        {query.value.trim() && summary(flat.length, findings.length, all)}
       </p>
-      <Findings findings={findings} all={all} chosen={list.at} list={list.ref} onTake={(place) => list.move(place)} />
+      <Findings findings={findings} all={all} chosen={list.at} list={list.ref} onChoose={(index) => list.move(index)} />
     </div>
   );
 }
@@ -107,10 +107,10 @@ function Scope(): JSX.Element {
   );
 }
 
-function summary(places: number, found: number, all: boolean): string {
+function summary(matchCount: number, found: number, all: boolean): string {
   const rest = all && unfetched.value > 0 ? `; ${pluralize(unfetched.value, "session")} not searched yet` : "";
-  if (places === 0) return rest ? `No match so far${rest}` : "No match.";
-  return `${pluralize(places, "place")}${all ? ` in ${pluralize(found, "session")}` : ""}${rest}`;
+  if (matchCount === 0) return rest ? `No match so far${rest}` : "No match.";
+  return `${pluralize(matchCount, "place")}${all ? ` in ${pluralize(found, "session")}` : ""}${rest}`;
 }
 
 interface FindingsProps {
@@ -118,12 +118,12 @@ interface FindingsProps {
   readonly all: boolean;
   readonly chosen: number;
   readonly list: ReturnType<typeof useList>["ref"];
-  onTake(place: number): void;
+  onChoose(index: number): void;
 }
 
-function Findings({ findings, all, chosen, list, onTake }: FindingsProps): JSX.Element {
+function Findings({ findings, all, chosen, list, onChoose }: FindingsProps): JSX.Element {
   const now = Date.now() / 1_000;
-  let place = -1;
+  let lastIndex = -1;
   return (
     <ul id="find-list" role="listbox" aria-label="Places" class="hits" ref={list}>
       {findings.map((finding) => [
@@ -134,8 +134,8 @@ function Findings({ findings, all, chosen, list, onTake }: FindingsProps): JSX.E
           </li>
         ),
         finding.hits.map((hit, index) => {
-          place += 1;
-          const here = place;
+          lastIndex += 1;
+          const here = lastIndex;
           return (
             <li
               key={`${finding.session.id}/${index}`}
@@ -143,7 +143,7 @@ function Findings({ findings, all, chosen, list, onTake }: FindingsProps): JSX.E
               role="option"
               aria-selected={here === chosen}
               onClick={() => {
-                onTake(here);
+                onChoose(here);
                 void show(finding.session.id, hit);
               }}
             >

@@ -10,9 +10,9 @@ interface Read {
 }
 
 /** Maximum number of sessions to fetch, latest first; older ones are found by title only. */
-export const MOST_SESSIONS = 60;
+export const MAX_SESSIONS = 60;
 /** Number of sessions added to the results at a time, because each addition repeats the search. */
-const TOGETHER = 8;
+const BATCH_SIZE = 8;
 
 export const sessionCache = signal<ReadonlyMap<string, Read>>(new Map());
 /** Number of sessions not fetched yet. */
@@ -23,7 +23,7 @@ let turn = 0;
 /** Fetches the missing sessions, latest first. A later call aborts an earlier one. */
 export async function fetchSessions(sessions: readonly Session[], read: (id: string) => Promise<readonly Message[]>): Promise<void> {
   const mine = (turn += 1);
-  const wanted = sessions.slice(0, MOST_SESSIONS);
+  const wanted = sessions.slice(0, MAX_SESSIONS);
   const ids = new Set(wanted.map((one) => one.id));
   const known = new Map([...sessionCache.peek()].filter(([id]) => ids.has(id)));
   const missing = wanted.filter((one) => known.get(one.id)?.stamp !== one.updated_at);
@@ -33,7 +33,7 @@ export async function fetchSessions(sessions: readonly Session[], read: (id: str
     const messages = await read(session.id).catch(() => []);
     if (mine !== turn) return;
     known.set(session.id, { stamp: session.updated_at, messages });
-    if ((at + 1) % TOGETHER === 0) sessionCache.value = new Map(known);
+    if ((at + 1) % BATCH_SIZE === 0) sessionCache.value = new Map(known);
   }
   sessionCache.value = known;
   unfetched.value = 0;

@@ -41,10 +41,10 @@ effect(() => {
   frame.content = getComputedStyle(root).backgroundColor;
 });
 effect(() => {
-  const place = baseName(workspace.value?.path ?? "");
+  const directory = baseName(workspace.value?.path ?? "");
   // Visible in another tab: an approval is required, or a run is active.
   const mark = permissions.value.length + questions.value.length ? "(!) " : isBusy.value ? "● " : "";
-  document.title = mark + [session.value?.title, place, "Holdfast"].filter(Boolean).join(" · ");
+  document.title = mark + [session.value?.title, directory, "Holdfast"].filter(Boolean).join(" · ");
 });
 
 export function App(): JSX.Element {

@@ -22,7 +22,7 @@ import {
 } from "../store.ts";
 import type { Command } from "../store/commands.ts";
 import { changeAlerts } from "./notifications.ts";
-import { ask, dialog, drawer, isNarrow, nextTheme, question, renaming, sidebar, togglePanel, toggleSidebar, view } from "./ui.ts";
+import { confirmAction, dialog, drawer, isNarrow, nextTheme, question, renaming, sidebar, togglePanel, toggleSidebar, view } from "./ui.ts";
 
 const inSession = (): boolean => sessionId.value !== null;
 
@@ -72,7 +72,7 @@ function focusQueue(): void {
 async function changeSkip(): Promise<void> {
   const wants = !skip.value;
   const text = "Commands run and files change without approval, in every session of this workspace, until it is switched off.";
-  if (wants && !(await ask("Turn auto-approve on?", text, "Turn on"))) return;
+  if (wants && !(await confirmAction("Turn auto-approve on?", text, "Turn on"))) return;
   if (!(await reportErrors(setSkip(wants).then(() => true)))) return;
   if (wants) toast("warning", "Auto-approve is on.");
   else toast("info", "Auto-approve is off.");

@@ -6,36 +6,36 @@ import { useEffect, useState } from "preact/hooks";
 import { connection, cursor, retryNow } from "../store.ts";
 import { Icon } from "./icons.tsx";
 
-const SHOWN_FOR = 6_000;
+const NOTICE_DURATION = 6_000;
 /** The last reconnect, while its notice is shown. */
-const back = signal<{ readonly text: string } | null>(null);
+const reconnectNotice = signal<{ readonly text: string } | null>(null);
 let timer: ReturnType<typeof setTimeout> | undefined;
-let told = 0;
+let shownAt = 0;
 
 effect(() => {
   const { state, resumed } = connection.value;
-  if (state !== "live" || !resumed || resumed.at === told) return;
-  told = resumed.at;
-  back.value = { text: backAgain(resumed) };
+  if (state !== "live" || !resumed || resumed.at === shownAt) return;
+  shownAt = resumed.at;
+  reconnectNotice.value = { text: describeReconnect(resumed) };
   clearTimeout(timer);
-  timer = setTimeout(() => (back.value = null), SHOWN_FOR);
+  timer = setTimeout(() => (reconnectNotice.value = null), NOTICE_DURATION);
 });
 
 /** Describes a reconnect. After a crash numbers are skipped, so their difference is not the number of events. */
-export function backAgain({ from, missed, gap }: { readonly from: number; readonly missed: number; readonly gap: boolean }): string {
+export function describeReconnect({ from, missed, gap }: { readonly from: number; readonly missed: number; readonly gap: boolean }): string {
   const since = gap ? "everything was reloaded" : missed ? "missed events were received" : "nothing was missed";
   return `Connected again after event ${from}: ${since}.`;
 }
 
 const STATES = { live: "live", connecting: "resuming", broken: "lost", "signed-out": "lost", gone: "lost" } as const;
-const WORDS = { live: "live", resuming: "connecting …", lost: "reconnecting …" } as const;
+const STATE_LABELS = { live: "live", resuming: "connecting …", lost: "reconnecting …" } as const;
 
 export function ConnectionMark(): JSX.Element {
   const state = STATES[connection.value.state];
   return (
-    <span class={`connection ${state}`} data-testid="connection" data-state={state} data-cursor={cursor.value} title={`${WORDS[state]} event ${cursor.value}`}>
+    <span class={`connection ${state}`} data-testid="connection" data-state={state} data-cursor={cursor.value} title={`${STATE_LABELS[state]} event ${cursor.value}`}>
       <span class={state === "live" ? "dot live" : state === "lost" ? "dot lost" : "dot busy"} />
-      <span class={state === "live" ? "unseen" : ""}>{WORDS[state]}</span>
+      <span class={state === "live" ? "visually-hidden" : ""}>{STATE_LABELS[state]}</span>
     </span>
   );
 }
@@ -46,21 +46,21 @@ export function ConnectionStrip(): JSX.Element {
   const isLate = useLater(since, 600);
   const isBroken = state === "broken" && isLate;
   return (
-    <div class="strip-place" role="status" aria-live="polite">
+    <div class="strip-region" role="status" aria-live="polite">
       {isBroken ? (
         <p class="strip warning">
           <span class="spinner" />
-          <span class="grow">{trouble} This page comes back by itself; if the server stopped, any holdfast command starts it.</span>
+          <span class="grow">{trouble} This page reconnects automatically; if the server stopped, any holdfast command starts it.</span>
           <NextTry />
           <button type="button" class="button small" onClick={retryNow}>
             Try now
           </button>
         </p>
       ) : (
-        back.value && (
+        reconnectNotice.value && (
           <p class="strip success" data-testid="resumed">
             <Icon name="check" small />
-            <span class="grow">{back.value.text}</span>
+            <span class="grow">{reconnectNotice.value.text}</span>
           </p>
         )
       )}

@@ -27,7 +27,7 @@ export function money(dollars: number): string {
   return dollars >= 0.005 || dollars === 0 ? `$${dollars.toFixed(2)}` : `$${dollars.toFixed(4)}`;
 }
 
-/** Converts to seconds: some timestamps are in seconds, some in milliseconds, told apart by their size. */
+/** Converts to seconds: some timestamps are in seconds, some in milliseconds; their magnitude distinguishes them. */
 export const inSeconds = (stamp: number): number => (stamp > 1e11 ? Math.floor(stamp / 1000) : stamp);
 
 export function pluralize(count: number, one: string, many = `${one}s`): string {

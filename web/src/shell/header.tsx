@@ -19,7 +19,7 @@ export function Header(): JSX.Element {
         <Icon name="menu" />
       </button>
       <div class="bar-title">
-        {!isOpen && <span class="bar-place">{name}</span>}
+        {!isOpen && <span class="bar-workspace">{name}</span>}
         <Parent />
         <h1 class="clip">{session.value?.title ?? (sessionId.value ? "…" : "New session")}</h1>
       </div>
@@ -32,7 +32,7 @@ export function Header(): JSX.Element {
           </span>
         )}
         {others.value > 0 && (
-          <span class="chip people-mark" title={`${others.value + 1} clients show this session`}>
+          <span class="chip clients-mark" title={`${others.value + 1} clients show this session`}>
             <Icon name="people" small />
             {others.value + 1}
             <span class="wide-only">here</span>
@@ -78,7 +78,7 @@ function Views(): JSX.Element {
     <button type="button" aria-pressed={view.value === name} title={label} onClick={() => (view.value = name)}>
       <Icon name={icon} small />
       <span class="wide-only">{label}</span>
-      <span class="unseen narrow-label">{label}</span>
+      <span class="visually-hidden narrow-label">{label}</span>
     </button>
   );
   return (
@@ -98,29 +98,29 @@ function PlanMark(): JSX.Element | null {
     <button type="button" class="chip as-button wide-only" title={now ? now.active_form || now.content : progressOf(todos)} onClick={() => togglePanel("todos")}>
       <Icon name="todo" small />
       {done}/{todos.length}
-      <span class="unseen">steps of the plan done</span>
+      <span class="visually-hidden">steps of the plan done</span>
     </button>
   );
 }
 
-const AROUND = 2 * Math.PI * 7;
+const CIRCUMFERENCE = 2 * Math.PI * 7;
 
 function MeterMark(): JSX.Element | null {
   const meter = meterOf(session.value, windowOf(config.value, agent.value));
   if (!session.value || (!meter.tokens && !meter.cost)) return null;
   const percent = meter.share === null ? null : Math.min(999, Math.floor(meter.share * 100));
-  const words = [
+  const details = [
     `${thousands(meter.tokens)} tokens`,
     percent === null ? "" : `${percent} % of ${thousands(meter.window)}`,
     meter.cost ? money(meter.cost) : "",
     meter.isEstimate ? "estimated" : "",
   ].filter(Boolean);
   return (
-    <span class={`meter ${meter.level}`} title={words.join(" · ")} role="img" aria-label={`Context: ${words.join(", ")}`}>
+    <span class={`meter ${meter.level}`} title={details.join(" · ")} role="img" aria-label={`Context: ${details.join(", ")}`}>
       {meter.share !== null && (
         <svg viewBox="0 0 18 18" aria-hidden="true">
           <circle cx="9" cy="9" r="7" class="meter-track" />
-          <circle cx="9" cy="9" r="7" class="meter-fill" stroke-dasharray={`${Math.min(1, meter.share) * AROUND} ${AROUND}`} />
+          <circle cx="9" cy="9" r="7" class="meter-fill" stroke-dasharray={`${Math.min(1, meter.share) * CIRCUMFERENCE} ${CIRCUMFERENCE}`} />
         </svg>
       )}
       <span>{percent === null ? `${thousands(meter.tokens)}` : `${percent} %`}</span>

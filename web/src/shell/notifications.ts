@@ -46,20 +46,20 @@ function notify(text: string, tag: string): void {
 /** Called once, at the start of the page. */
 export function beginAlerts(): () => void {
   let open = new Set<string>();
-  let asked = new Set<string>();
-  const ends = effect(() => {
+  let notified = new Set<string>();
+  const disposeRuns = effect(() => {
     for (const text of endNotifications(open, runs.value, sessions.peek())) notify(text, text);
     open = new Set(runs.value.filter((run) => run.state !== "ended").map((run) => run.run_id));
   });
-  const asks = effect(() => {
+  const disposeRequests = effect(() => {
     const now = [...permissions.value, ...questions.value];
-    for (const ask of now) {
-      if (!asked.has(ask.id)) notify("tool_name" in ask ? `${ask.tool_name} requests permission` : "The model has a question", ask.id);
+    for (const request of now) {
+      if (!notified.has(request.id)) notify("tool_name" in request ? `${request.tool_name} requests permission` : "The model has a question", request.id);
     }
-    asked = new Set(now.map((ask) => ask.id));
+    notified = new Set(now.map((request) => request.id));
   });
   return () => {
-    ends();
-    asks();
+    disposeRuns();
+    disposeRequests();
   };
 }

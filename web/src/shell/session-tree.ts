@@ -9,8 +9,8 @@ export interface Tree {
 }
 
 /** Returns sessions, latest first. With search words, only those that contain all of them, or whose sub-agents do. */
-export function buildTree(sessions: readonly Session[], words = ""): Tree[] {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+export function buildTree(sessions: readonly Session[], query = ""): Tree[] {
+  const wanted = query.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (session: Session): boolean => wanted.every((word) => session.title.toLowerCase().includes(word));
   const subagents = new Map<string, Session[]>();
   const known = new Set(sessions.map((session) => session.id));

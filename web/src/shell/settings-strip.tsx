@@ -8,7 +8,7 @@ export function SettingsStrip(): JSX.Element | null {
   const problems = workspace.value?.problems ?? [];
   if (!problems.length) return null;
   return (
-    <div class="strip-place" role="alert" data-testid="settings-errors">
+    <div class="strip-region" role="alert" data-testid="settings-errors">
       {problems.map((problem) => (
         <p class="strip warning" key={problem}>
           <Icon name="warning" small />

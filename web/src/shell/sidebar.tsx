@@ -10,13 +10,13 @@ import type { Session } from "../wire/types.ts";
 import { ago, baseName, pluralize, inSeconds, money } from "./format.ts";
 import { Icon } from "./icons.tsx";
 import { groupByDay, buildTree } from "./session-tree.ts";
-import { ask, dialog, drawer, isNarrow, nextTheme, renaming, theme, view } from "./ui.ts";
+import { confirmAction, dialog, drawer, isNarrow, nextTheme, renaming, theme, view } from "./ui.ts";
 import { startSession } from "./commands.ts";
 
-const words = signal("");
-const MOST = 200;
+const query = signal("");
+const MAX_SESSIONS = 200;
 const busy = computed(() => new Set(runs.value.filter((run) => run.state !== "ended" && run.state !== "folded").map((run) => run.session_id)));
-const asking = computed(() => new Set([...permissions.value, ...questions.value].map((item) => item.session_id)));
+const awaitingApproval = computed(() => new Set([...permissions.value, ...questions.value].map((item) => item.session_id)));
 
 /** The previous session of this page: the list may still count the page there. */
 let here: string | null = null;
@@ -67,7 +67,7 @@ export function Sidebar(): JSX.Element {
       </div>
       <div class="side-filter">
         <Icon name="search" small />
-        <input type="search" class="field" aria-label="Filter sessions" placeholder="Filter" value={words.value} onInput={(event) => (words.value = event.currentTarget.value)} onKeyDown={(event) => event.key === "Enter" && words.value.trim() && searchAll()} />
+        <input type="search" class="field" aria-label="Filter sessions" placeholder="Filter" value={query.value} onInput={(event) => (query.value = event.currentTarget.value)} onKeyDown={(event) => event.key === "Enter" && query.value.trim() && searchAll()} />
       </div>
       <List />
       <Foot />
@@ -77,7 +77,7 @@ export function Sidebar(): JSX.Element {
 
 function List(): JSX.Element {
   const now = useNow(true, 30_000) / 1000;
-  const trees = buildTree(sessions.value, words.value).slice(0, MOST);
+  const trees = buildTree(sessions.value, query.value).slice(0, MAX_SESSIONS);
   return (
     <div class="side-list" data-testid="sessions">
       {groupByDay(trees, now).map(([day, items]) => (
@@ -101,10 +101,10 @@ function List(): JSX.Element {
           </ul>
         </section>
       ))}
-      {!trees.length && <p class="empty">{words.value ? "No title matches." : "There are no sessions yet. Write a prompt."}</p>}
-      {words.value.trim() && (
+      {!trees.length && <p class="empty">{query.value ? "No title matches." : "There are no sessions yet. Write a prompt."}</p>}
+      {query.value.trim() && (
         <button type="button" class="button plain side-further" data-testid="search-all" onClick={searchAll}>
-          <Icon name="search" small /> <span class="clip">Find “{words.value.trim()}” in all conversations</span>
+          <Icon name="search" small /> <span class="clip">Find “{query.value.trim()}” in all conversations</span>
         </button>
       )}
     </div>
@@ -113,24 +113,24 @@ function List(): JSX.Element {
 
 function searchAll(): void {
   drawer.value = false;
-  openSearch(true, words.value.trim());
+  openSearch(true, query.value.trim());
 }
 
 const isOpen = (session: Session, subagents: readonly Session[]): boolean =>
-  session.id === sessionId.value || words.value !== "" || subagents.some((subagent) => subagent.id === sessionId.value || busy.value.has(subagent.id));
+  session.id === sessionId.value || query.value !== "" || subagents.some((subagent) => subagent.id === sessionId.value || busy.value.has(subagent.id));
 
 function Item({ session, now }: { session: Session; now: number }): JSX.Element {
   const isChosen = session.id === sessionId.value;
   // The runs decide. The state in the session dates from its last read, and its run may have ended since.
   const isBusy = busy.value.has(session.id);
-  const told = attachedTo.value.get(session.id);
-  const others = told === undefined ? session.attached_clients - Number(isChosen || session.id === before) : told - Number(isChosen);
+  const attached = attachedTo.value.get(session.id);
+  const others = attached === undefined ? session.attached_clients - Number(isChosen || session.id === before) : attached - Number(isChosen);
   if (renaming.value === session.id) return <Rename session={session} />;
   const facts = [ago(now - inSeconds(session.updated_at)), pluralize(session.message_count, "message"), session.cost ? money(session.cost) : ""];
   return (
     <div class={`session ${isChosen ? "chosen" : ""}`} data-testid="session" data-id={session.id}>
       <button type="button" class="session-name" aria-current={isChosen ? "true" : undefined} onClick={() => open(session)}>
-        <Mark isBusy={isBusy} isAsking={asking.value.has(session.id)} others={others} />
+        <Mark isBusy={isBusy} isAwaitingApproval={awaitingApproval.value.has(session.id)} others={others} />
         <span class="grow">
           <span class="clip">{session.title || "New session"}</span>
           <small class="clip faint">{facts.filter(Boolean).join(" · ")}</small>
@@ -148,17 +148,17 @@ function Item({ session, now }: { session: Session; now: number }): JSX.Element 
   );
 }
 
-function Mark({ isBusy, isAsking, others }: { isBusy: boolean; isAsking: boolean; others: number }): JSX.Element {
-  if (isAsking) return <Sign kind="asks" words="waits for approval" />;
-  if (isBusy) return <Sign kind="busy" words="busy" />;
+function Mark({ isBusy, isAwaitingApproval, others }: { isBusy: boolean; isAwaitingApproval: boolean; others: number }): JSX.Element {
+  if (isAwaitingApproval) return <StatusDot kind="approval" label="waits for approval" />;
+  if (isBusy) return <StatusDot kind="busy" label="busy" />;
   // An empty element keeps the titles aligned.
-  return others > 0 ? <Sign kind="others" words={`${others} attached`} /> : <span class="dot none" />;
+  return others > 0 ? <StatusDot kind="others" label={`${others} attached`} /> : <span class="dot none" />;
 }
 
-function Sign({ kind, words: said }: { kind: string; words: string }): JSX.Element {
+function StatusDot({ kind, label }: { kind: string; label: string }): JSX.Element {
   return (
-    <span class={`dot ${kind}`} title={said}>
-      <span class="unseen">{said}</span>
+    <span class={`dot ${kind}`} title={label}>
+      <span class="visually-hidden">{label}</span>
     </span>
   );
 }
@@ -198,7 +198,7 @@ function Rename({ session }: { session: Session }): JSX.Element {
 
 async function remove(session: Session, isBusy: boolean): Promise<void> {
   const text = `Its messages and its file history are deleted, too.${isBusy ? " Its active runs are cancelled." : ""}`;
-  if (await ask(`Delete “${session.title}”?`, text, "Delete it")) await reportErrors(deleteSession(session.id));
+  if (await confirmAction(`Delete “${session.title}”?`, text, "Delete it")) await reportErrors(deleteSession(session.id));
 }
 
 const THEMES = { auto: ["auto", "Theme: system"], light: ["sun", "Theme: light"], dark: ["moon", "Theme: dark"] } as const;

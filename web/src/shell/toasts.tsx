@@ -4,7 +4,7 @@ import { dismissToast, toasts } from "../store.ts";
 import type { Toast } from "../store/state.ts";
 import { Icon } from "./icons.tsx";
 
-const LASTS = { info: 5_000, success: 4_000, warning: 9_000, error: 12_000 } as const;
+const DURATIONS = { info: 5_000, success: 4_000, warning: 9_000, error: 12_000 } as const;
 const ICONS = { info: "spark", success: "check", warning: "warning", error: "warning" } as const;
 
 /** Toasts, above everything including dialogs, because they report errors of dialogs, too. */
@@ -12,24 +12,24 @@ export function Toasts(): JSX.Element {
   const self = useRef<HTMLDivElement>(null);
   const latest = toasts.value.at(-1)?.id;
   useLayoutEffect(() => {
-    const place = self.current;
-    if (!place || typeof place.showPopover !== "function") return;
+    const element = self.current;
+    if (!element || typeof element.showPopover !== "function") return;
     // The last popover shown is on top.
-    if (place.matches(":popover-open")) place.hidePopover();
-    if (latest !== undefined) place.showPopover();
+    if (element.matches(":popover-open")) element.hidePopover();
+    if (latest !== undefined) element.showPopover();
   }, [latest]);
   return (
     <div ref={self} popover="manual" class="toasts" role="log" aria-live="polite" aria-label="Notes">
       {toasts.value.map((item) => (
-        <One key={item.id} item={item} />
+        <ToastItem key={item.id} item={item} />
       ))}
     </div>
   );
 }
 
-function One({ item }: { item: Toast }): JSX.Element {
+function ToastItem({ item }: { item: Toast }): JSX.Element {
   useEffect(() => {
-    const timer = setTimeout(() => dismissToast(item.id), LASTS[item.kind]);
+    const timer = setTimeout(() => dismissToast(item.id), DURATIONS[item.kind]);
     return () => clearTimeout(timer);
   }, [item.id]);
   return (

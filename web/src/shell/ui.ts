@@ -46,7 +46,7 @@ dark?.addEventListener("change", (event) => {
 });
 
 /** Requests confirmation of an irreversible action. */
-export function ask(title: string, text: string, confirm: string, danger = true): Promise<boolean> {
+export function confirmAction(title: string, text: string, confirm: string, danger = true): Promise<boolean> {
   question.value?.answer(false);
   return new Promise((resolve) => {
     question.value = {

@@ -8,7 +8,7 @@ import { chooseSession, config, guide, initProject, loadProviders, loadTrust, pr
 import type { TrustBody } from "../wire/types.ts";
 import { Icon } from "./icons.tsx";
 import type { IconName } from "./icons.tsx";
-import { ask, dialog, isTouch } from "./ui.ts";
+import { confirmAction, dialog, isTouch } from "./ui.ts";
 
 const trust = signal<TrustBody | null>(null);
 
@@ -35,7 +35,7 @@ export function Welcome(): JSX.Element {
         </dl>
         <Suggestions isScripted={isScripted} />
         <TrustNote />
-        <p class="muted welcome-words">
+        <p class="muted welcome-text">
           Write a prompt and press {isTouch ? "Send" : <Keys keys="enter" />}. You can close this page during a run: the run continues, and every client shows its result.
         </p>
       </div>
@@ -86,16 +86,16 @@ function Suggestion({ icon, title, about, run }: { icon: IconName; title: string
 function TrustNote(): JSX.Element | null {
   const found = trust.value;
   if (!found || found.trusted || !found.withheld?.length) return null;
-  const give = async (): Promise<void> => {
+  const submitKey = async (): Promise<void> => {
     const list = (found.withheld ?? []).map((key) => `${key.key} (${key.file}:${key.line})`).join("\n");
-    if (!(await ask("Trust this project's settings?", `They have no effect until then:\n${list}`, "Trust them", false))) return;
+    if (!(await confirmAction("Trust this project's settings?", `They have no effect until then:\n${list}`, "Trust them", false))) return;
     trust.value = (await reportErrors(setTrust(true, found.digest ?? ""))) ?? trust.value;
   };
   return (
     <p class="note warning">
       <Icon name="warning" small />
       <span class="grow">This project contains settings that have no effect until you trust it.</span>
-      <button type="button" class="button small" onClick={() => void give()}>
+      <button type="button" class="button small" onClick={() => void submitKey()}>
         Show them
       </button>
     </p>

@@ -38,7 +38,7 @@ import * as state from "./state.ts";
 
 export { chooseSession, openDirectory, retryNow } from "./connection.ts";
 
-const TRIES = 3;
+const MAX_ATTEMPTS = 3;
 const attached = new Map<string, readonly Attachment[]>();
 let unanswered: { readonly key: string; readonly run_id: string } | null = null;
 
@@ -126,7 +126,7 @@ export async function prompt(text: string, options: PromptOptions = {}): Promise
     } catch (error) {
       const isLost = error instanceof Problem && error.status === 0;
       unanswered = isLost ? { key, run_id } : null;
-      if (!isLost || attempt === TRIES) throw error;
+      if (!isLost || attempt === MAX_ATTEMPTS) throw error;
       await new Promise((resolve) => setTimeout(resolve, 300 * attempt));
     }
   }
@@ -158,8 +158,8 @@ export async function editQueued(run: Run): Promise<void> {
   composing.insertIntoComposer(run.prompt ?? "", attached.get(run.run_id) ?? []);
 }
 
-/** `place` is the index in the queue. */
-export const moveQueued = (id: string, place: number): Promise<Run> => api.patch<Run>(ofRun(id), { position: place });
+/** `position` is the index in the queue. */
+export const moveQueued = (id: string, position: number): Promise<Run> => api.patch<Run>(ofRun(id), { position });
 
 export const redeliver = (id: string, delivery: "steer" | "queue"): Promise<Run> =>
   api.patch<Run>(ofRun(id), { delivery });
@@ -169,13 +169,13 @@ export async function clearQueue(): Promise<void> {
   if (session !== null) await api.post(inAgent(session, "/prompts/clear"));
 }
 
-export interface RunsAsked {
+export interface RunsQuery {
   readonly session_id?: string;
   readonly limit?: number;
   readonly before?: number;
 }
 
-export const listRuns = (asked: RunsAsked = {}): Promise<readonly Run[]> => api.get(at("/runs", { ...asked }));
+export const listRuns = (query: RunsQuery = {}): Promise<readonly Run[]> => api.get(at("/runs", { ...query }));
 
 /** Runs a shell command of the user; the model sees it with its next step. */
 export async function runShell(command: string): Promise<ShellResult> {
@@ -196,8 +196,8 @@ export async function initProject(): Promise<void> {
 // Requests.
 
 /** Returns false if another client was first; `answers` contains its answer. */
-export async function answerPermission(ask: PermissionRequest, action: GrantAction, reason = ""): Promise<boolean> {
-  const body = { permission: ask, action, ...(reason ? { reason } : {}) };
+export async function answerPermission(request: PermissionRequest, action: GrantAction, reason = ""): Promise<boolean> {
+  const body = { permission: request, action, ...(reason ? { reason } : {}) };
   return (await api.post<{ resolved: boolean }>(at("/permissions/grant", answering()), body)).resolved;
 }
 
@@ -258,13 +258,13 @@ export async function killJob(id: string): Promise<JobOutput> {
   return ended;
 }
 
-export const undo = (ask: UndoRequest): Promise<UndoReport> => api.post<UndoReport>(at("/undo"), ask);
+export const undo = (request: UndoRequest): Promise<UndoReport> => api.post<UndoReport>(at("/undo"), request);
 
 export async function history(session = state.sessionId.value): Promise<readonly FileVersion[]> {
   return session === null ? [] : api.get(inSession(session, "/history"));
 }
 
-export interface LogAsked {
+export interface LogQuery {
   readonly session_id?: string;
   readonly run_id?: string;
   readonly after?: number;
@@ -277,7 +277,7 @@ export interface EventLogPage {
   readonly more: boolean;
 }
 
-export const getLog = (asked: LogAsked): Promise<EventLogPage> => api.get(at("/log", { ...asked }));
+export const getLog = (query: LogQuery): Promise<EventLogPage> => api.get(at("/log", { ...query }));
 
 export const listWorkspaces = (): Promise<readonly Workspace[]> => api.get("/workspaces");
 export const messagesOf = (session: string): Promise<readonly Message[]> => api.get(inSession(session, "/messages"));

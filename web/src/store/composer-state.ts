@@ -15,15 +15,15 @@ export const pending = signal<readonly Pending[]>([]);
 /** Sent prompts, oldest first. */
 export const sent = signal<readonly string[]>([]);
 /** Incremented to focus the composer. */
-export const focusAsked = signal(0);
+export const focusRequests = signal(0);
 
-interface Kept {
+interface Draft {
   readonly text: string;
   readonly pending: readonly Pending[];
 }
 
 const STORED = "holdfast-drafts";
-const drafts = keptTexts();
+const drafts = loadDrafts();
 let current = "";
 let count = 0;
 text.value = drafts.get(current)?.text ?? "";
@@ -33,10 +33,10 @@ effect(() => {
   const next = chosenId.value ?? "";
   if (next === current) return;
   drafts.set(current, { text: text.peek(), pending: pending.peek() });
-  const kept = drafts.get(next) ?? { text: "", pending: [] };
+  const draft = drafts.get(next) ?? { text: "", pending: [] };
   current = next;
-  text.value = kept.text;
-  pending.value = kept.pending;
+  text.value = draft.text;
+  pending.value = draft.pending;
 });
 
 /** Text that is typed while the first prompt creates its session belongs to that session: it stays in the composer. */
@@ -47,11 +47,11 @@ export function carryDraft(session: string): void {
 }
 
 // Drafts are kept for the tab, so that they survive a reload.
-effect(keepTexts);
+effect(storeDrafts);
 
-function keepTexts(): void {
+function storeDrafts(): void {
   const texts: Record<string, string> = {};
-  for (const [session, kept] of drafts) if (session !== current && kept.text.trim() !== "") texts[session] = kept.text;
+  for (const [session, draft] of drafts) if (session !== current && draft.text.trim() !== "") texts[session] = draft.text;
   if (text.value.trim() !== "") texts[current] = text.value;
   try {
     if (Object.keys(texts).length === 0) sessionStorage.removeItem(STORED);
@@ -69,21 +69,21 @@ export function forgetSession(session: string): void {
     text.value = "";
     pending.value = [];
   }
-  keepTexts();
+  storeDrafts();
 }
 
-function keptTexts(): Map<string, Kept> {
+function loadDrafts(): Map<string, Draft> {
   try {
     const texts: unknown = JSON.parse(sessionStorage.getItem(STORED) ?? "{}");
     const pairs = Object.entries(texts as Record<string, unknown>).filter((pair): pair is [string, string] => typeof pair[1] === "string");
-    return new Map(pairs.map(([session, kept]) => [session, { text: kept, pending: [] }]));
+    return new Map(pairs.map(([session, draftText]) => [session, { text: draftText, pending: [] }]));
   } catch {
     return new Map();
   }
 }
 
 export function focusComposer(): void {
-  focusAsked.value += 1;
+  focusRequests.value += 1;
 }
 
 /** Inserts text before the current text of the composer. */
@@ -110,7 +110,7 @@ export function detach(id: number): void {
 }
 
 /** Empties the composer; returns the contents, which can be restored. */
-export function takeAll(): Kept {
+export function clearComposer(): Draft {
   const all = { text: text.value, pending: pending.value };
   text.value = "";
   pending.value = [];
@@ -118,13 +118,13 @@ export function takeAll(): Kept {
 }
 
 /** Restores contents that could not be sent, unless the composer has other contents by now. */
-export function putBack(all: Kept): void {
+export function restoreContents(all: Draft): void {
   text.value = text.value.trim() === "" ? all.text : `${all.text}\n\n${text.value}`;
   pending.value = [...all.pending, ...pending.value];
   focusComposer();
 }
 
-export function remember(given: string): void {
-  const words = given.trim();
-  if (words !== "") sent.value = [...sent.value.filter((one) => one !== words), words].slice(-500);
+export function addToHistory(given: string): void {
+  const prompt = given.trim();
+  if (prompt !== "") sent.value = [...sent.value.filter((one) => one !== prompt), prompt].slice(-500);
 }

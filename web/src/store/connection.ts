@@ -34,7 +34,7 @@ let directory = "";
 let choice = 0;
 /** Stream items that arrive while a snapshot is loading. */
 let meanwhile: Item[] | null = null;
-let looking: ReturnType<typeof setInterval> | undefined;
+let pollTimer: ReturnType<typeof setInterval> | undefined;
 
 const frames = new Frames(() => {
   const now = pendingUpdates;
@@ -48,7 +48,7 @@ function reportErrors(change: Partial<state.Connection>): void {
   state.connection.value = { ...before, ...(isOther ? { since: Date.now() } : {}), ...change };
 }
 
-const words = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 // Authentication.
 
@@ -80,7 +80,7 @@ export async function start(): Promise<void> {
 /** Stops following. */
 export function leave(): void {
   stream?.close();
-  clearInterval(looking);
+  clearInterval(pollTimer);
 }
 
 /** Opens the workspace of another directory. */
@@ -115,12 +115,12 @@ async function follow(): Promise<void> {
         return reportErrors({ state: "gone", trouble: problem.message });
       }
       const wait = Math.min(5_000, 250 * 2 ** attempt);
-      reportErrors({ state: "broken", trouble: words(error), attempts: attempt, retryAt: Date.now() + wait });
+      reportErrors({ state: "broken", trouble: errorText(error), attempts: attempt, retryAt: Date.now() + wait });
       await new Promise((resolve) => setTimeout(resolve, wait));
     }
   }
   stream = new EventStream(port, view.cursor);
-  looking = setInterval(() => void pollState(), POLL_INTERVAL);
+  pollTimer = setInterval(() => void pollState(), POLL_INTERVAL);
   void readAgent();
   await stream.run();
 }
@@ -128,7 +128,7 @@ async function follow(): Promise<void> {
 const port: StreamPort = {
   connect: (since, signal) => open(at("/events", { client_id: state.clientId.value, since }), { signal }),
   enter: enterWorkspace,
-  onItem: take,
+  onItem: applyItem,
   onLive: (since, cursor) => {
     const before = state.connection.value;
     const isBack = before.state === "broken";
@@ -143,24 +143,24 @@ const port: StreamPort = {
 
 /** Retries at once instead of after the delay. */
 export function retryNow(): void {
-  stream?.lookAgain();
+  stream?.retryNow();
 }
 
 // Following.
 
-function take(item: Item): void {
+function applyItem(item: Item): void {
   meanwhile?.push(item);
   try {
-    if (!view.apply(item)) return aside(item);
+    if (!view.apply(item)) return handleOther(item);
     mark(item);
-    aside(item);
+    handleOther(item);
   } catch (error) {
     // An event that fails to apply must not stop the others: its contents are in the snapshot.
     console.error("An event could not be applied.", error);
     view.isStale = true;
   }
   if (view.isStale) void reload();
-  frames.ask();
+  frames.schedule();
 }
 
 function mark(item: Item): void {
@@ -186,46 +186,46 @@ function mark(item: Item): void {
         if (event.payload.payload.id === state.sessionId.value) leaveDeleted();
       }
       pendingUpdates.runs ||= event.payload.type === "deleted";
-      pendingUpdates.asks ||= event.payload.type === "deleted";
+      pendingUpdates.requests ||= event.payload.type === "deleted";
       break;
     case "run":
       pendingUpdates.runs = true;
       if (event.payload.type === "updated" && event.payload.payload.state === "waiting") void readOrder();
       break;
     case "run_complete":
-      pendingUpdates.runs = pendingUpdates.asks = true;
+      pendingUpdates.runs = pendingUpdates.requests = true;
       if (state.notice.value?.type === "retrying") state.notice.value = null;
       break;
     case "agent_event": {
       pendingUpdates.notices = true;
-      const said = event.payload.payload;
-      const isHere = !said.session_id || said.session_id === state.sessionId.value;
-      if (isHere && (said.type === "retrying" || said.type === "re_authenticate")) state.notice.value = said;
+      const notice = event.payload.payload;
+      const isHere = !notice.session_id || notice.session_id === state.sessionId.value;
+      if (isHere && (notice.type === "retrying" || notice.type === "re_authenticate")) state.notice.value = notice;
       break;
     }
     case "permission_request":
     case "question_batch_request":
-      pendingUpdates.asks = true;
+      pendingUpdates.requests = true;
       break;
     case "permission_notification":
-      pendingUpdates.asks = true;
-      remember(event.payload.payload.id ?? event.payload.payload.tool_call_id, event.payload.payload);
+      pendingUpdates.requests = true;
+      storeAnswer(event.payload.payload.id ?? event.payload.payload.tool_call_id, event.payload.payload);
       break;
     case "question_batch_notification":
-      pendingUpdates.asks = true;
-      remember(event.payload.payload.batch_id, event.payload.payload);
+      pendingUpdates.requests = true;
+      storeAnswer(event.payload.payload.batch_id, event.payload.payload);
       break;
     default:
       break;
   }
 }
 
-function remember(id: string, answer: PermissionNotification | QuestionNotification): void {
+function storeAnswer(id: string, answer: PermissionNotification | QuestionNotification): void {
   state.answers.value = new Map([...state.answers.value].slice(-200)).set(id, answer);
 }
 
 /** Handles events that are not part of the view but require a fetch. */
-function aside(item: Item): void {
+function handleOther(item: Item): void {
   const event = item.event;
   if (event.type === "config_changed") void readWorkspace();
   else if (event.type === "attached") {
@@ -283,7 +283,7 @@ async function fetchSubagents(mine: number): Promise<void> {
       return;
     }
     pendingUpdates.subagents.add(name);
-    frames.ask();
+    frames.schedule();
   }
 }
 
@@ -340,7 +340,7 @@ function show(snapshot: Snapshot, session: string | null, mine: number): void {
     state.order.value = new Map();
   }
   const all = new PendingUpdates();
-  all.order = all.sessions = all.runs = all.asks = true;
+  all.order = all.sessions = all.runs = all.requests = true;
   if (session !== null) for (const id of view.messageIds(session)) all.messages.add(id);
   pendingUpdates = new PendingUpdates();
   state.jobs.value = [...(snapshot.jobs ?? [])].reverse();
@@ -382,7 +382,7 @@ export async function chooseSession(id: string | null): Promise<void> {
 async function chooseFromAddress(): Promise<void> {
   const wanted = wantedSession();
   if (wanted === state.sessionId.value || state.workspace.value === null) return;
-  await load(wanted).catch((error: unknown) => state.toast("error", words(error)));
+  await load(wanted).catch((error: unknown) => state.toast("error", errorText(error)));
   await reportPresence();
 }
 
@@ -391,7 +391,7 @@ async function chooseFromAddress(): Promise<void> {
 const readWorkspace = (): Promise<void> =>
   ignoreErrors(async () => {
     view.workspace = await api.get<Workspace>(at());
-    frames.ask();
+    frames.schedule();
     await readAgent();
   });
 
@@ -408,11 +408,11 @@ const readOrder = (): Promise<void> =>
     const texts = await api.get<readonly string[]>(at(`/agent/sessions/${encodeURIComponent(session)}/prompts/list`));
     if (session !== state.sessionId.value) return;
     const left = view.runsOf(session).filter((run) => run.state === "waiting");
-    const places = new Map<string, number>();
-    texts.forEach((text, place) => {
+    const positions = new Map<string, number>();
+    texts.forEach((text, position) => {
       const found = left.findIndex((run) => (run.prompt ?? "") === text);
       const [run] = found < 0 ? [] : left.splice(found, 1);
-      if (run !== undefined) places.set(run.run_id, place);
+      if (run !== undefined) positions.set(run.run_id, position);
     });
-    state.order.value = places;
+    state.order.value = positions;
   });

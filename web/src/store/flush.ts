@@ -14,21 +14,21 @@ export class PendingUpdates {
   order = false;
   sessions = false;
   runs = false;
-  asks = false;
+  requests = false;
   notices = false;
 }
 
 /** Minimum distance of two renderings in milliseconds: every second frame of most screens. */
-const APART = 25;
+const MIN_INTERVAL = 25;
 
 /** Calls `work` before one of the next frames, or soon if the page is not rendered at all. */
 export class Frames {
   private isWaiting = false;
-  private last = -APART;
+  private last = -MIN_INTERVAL;
 
   constructor(private readonly work: () => void) {}
 
-  ask(): void {
+  schedule(): void {
     if (this.isWaiting) return;
     this.isWaiting = true;
     let isDone = false;
@@ -41,7 +41,7 @@ export class Frames {
     };
     const frame = (now: number): void => {
       if (isDone) return;
-      if (now - this.last < APART) {
+      if (now - this.last < MIN_INTERVAL) {
         requestAnimationFrame(frame);
         return;
       }
@@ -88,7 +88,7 @@ export function flush(view: View, pendingUpdates: PendingUpdates, earlier: Earli
   batch(() => {
     if (pendingUpdates.sessions) state.sessions.value = [...view.sessions.values()].sort(latestFirst);
     if (pendingUpdates.runs) state.runs.value = [...view.runs.values()];
-    if (pendingUpdates.asks) {
+    if (pendingUpdates.requests) {
       state.permissions.value = [...view.permissions.values()];
       state.questions.value = [...view.questions.values()];
     }

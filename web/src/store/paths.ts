@@ -12,6 +12,6 @@ export function newId(): string {
 /** Returns the URL of a resource in the workspace, below `/v1`. */
 export function at(path = "", query: Readonly<Record<string, string | number | undefined>> = {}): string {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
-  const words = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
-  return `/workspaces/${encodeURIComponent(workspace.value?.id ?? "")}${path}${words ? `?${words}` : ""}`;
+  const encoded = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return `/workspaces/${encodeURIComponent(workspace.value?.id ?? "")}${path}${encoded ? `?${encoded}` : ""}`;
 }

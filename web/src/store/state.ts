@@ -98,16 +98,16 @@ export const session: ReadonlySignal<Session | null> = computed(
 );
 /** The open runs of the current session: the head, then the queued ones in order. */
 export const openRuns: ReadonlySignal<readonly Run[]> = computed(() => {
-  const places = order.value;
-  const last = places.size;
+  const positions = order.value;
+  const last = positions.size;
   const found = runs.value.filter(
     (run) => run.session_id === sessionId.value && run.state !== "ended" && run.state !== "folded",
   );
-  const place = (run: Run) => places.get(run.run_id) ?? last;
+  const position = (run: Run) => positions.get(run.run_id) ?? last;
   return found.sort(
     (a, b) =>
       Number(a.state === "waiting") - Number(b.state === "waiting") ||
-      place(a) - place(b) ||
+      position(a) - position(b) ||
       (a.number ?? 0) - (b.number ?? 0),
   );
 });
@@ -121,7 +121,7 @@ export const head: ReadonlySignal<Run | null> = computed(
 export const isBusy: ReadonlySignal<boolean> = computed(() => openRuns.value.length > 0);
 /** The tool calls of the current session that wait for an approval. */
 export const waitingCalls: ReadonlySignal<ReadonlySet<string>> = computed(
-  () => new Set([...permissions.value, ...questions.value].filter((ask) => ask.session_id === sessionId.value).map((ask) => ask.tool_call_id)),
+  () => new Set([...permissions.value, ...questions.value].filter((request) => request.session_id === sessionId.value).map((request) => request.tool_call_id)),
 );
 
 /** The message ids of the current session, in order. Changes only when a message is added or removed. */
@@ -132,7 +132,7 @@ const resultSignals = new Map<string, Signal<ToolResult | undefined>>();
 const outputSignals = new Map<string, Signal<string>>();
 const subagentSignals = new Map<string, Signal<readonly Message[]>>();
 
-function kept<T>(known: Map<string, Signal<T>>, key: string, first: T): Signal<T> {
+function signalFor<T>(known: Map<string, Signal<T>>, key: string, first: T): Signal<T> {
   let found = known.get(key);
   if (found === undefined) {
     found = signal(first);
@@ -142,15 +142,15 @@ function kept<T>(known: Map<string, Signal<T>>, key: string, first: T): Signal<T
 }
 
 /** A message of the current session; it changes at most once per frame. */
-export const messageOf = (id: string): Signal<Message | undefined> => kept(messageSignals, id, undefined);
+export const messageOf = (id: string): Signal<Message | undefined> => signalFor(messageSignals, id, undefined);
 /** The result of a tool call, by the message with the call: some models reuse ids. Undefined while it runs. */
 export const resultOf = (message: string, call: string): Signal<ToolResult | undefined> =>
-  kept(resultSignals, `${message}/${call}`, undefined);
+  signalFor(resultSignals, `${message}/${call}`, undefined);
 /** The latest output of a running tool. */
-export const outputOf = (message: string, call: string): Signal<string> => kept(outputSignals, `${message}/${call}`, "");
+export const outputOf = (message: string, call: string): Signal<string> => signalFor(outputSignals, `${message}/${call}`, "");
 /** The messages of a sub-agent, by its session. */
 export const subagentOf = (message: string, call: string): Signal<readonly Message[]> =>
-  kept(subagentSignals, subagentSession(message, call), []);
+  signalFor(subagentSignals, subagentSession(message, call), []);
 
 export const subagentSession = (message: string, call: string): string => `${message}$$${call}`;
 

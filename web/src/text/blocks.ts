@@ -15,7 +15,7 @@ const DEFINITION = /^ {0,3}\[[^\]\n]{1,200}\]:\s*\S/;
 const DELIMITERS = /^ {0,3}\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*$/;
 const LONG_LIST = 1_500;
 const LONG_TABLE = 1_500;
-const MOST_DEFINITIONS = 100;
+const MAX_DEFINITIONS = 100;
 
 interface Fence {
   readonly sign: string;
@@ -138,7 +138,7 @@ export class BlockStream {
     this.inTable(line, from, after);
     const inside = INNER_FENCE.exec(line);
     if (inside !== null && isIndented) this.inner = inside[1] ?? "";
-    if (DEFINITION.test(line) && this.definitions.length < MOST_DEFINITIONS) this.definitions.push(line);
+    if (DEFINITION.test(line) && this.definitions.length < MAX_DEFINITIONS) this.definitions.push(line);
     if (HEADING.test(line) && !this.isList) this.close(after);
   }
 

@@ -9,7 +9,7 @@ export interface Token {
 export type Line = readonly Token[];
 
 /** Longer code is not highlighted, because it would block the page. */
-export const MOST_CODE = 40_000;
+export const MAX_CODE = 40_000;
 
 const ENDINGS: Readonly<Record<string, string>> = {
   bash: "bash", c: "c", cc: "cpp", cfg: "ini", cpp: "cpp", cs: "csharp", css: "css", cts: "typescript", diff: "diff", go: "go",
@@ -34,7 +34,7 @@ export function linesOf(html: string): readonly Line[] {
   const lines: Token[][] = [[]];
   const open: string[] = [];
   let text = "";
-  const put = (): void => {
+  const flushText = (): void => {
     const kind = open.filter(Boolean).join(" ");
     text.split("\n").forEach((piece, at) => {
       if (at > 0) lines.push([]);
@@ -45,19 +45,19 @@ export function linesOf(html: string): readonly Line[] {
   for (const found of html.matchAll(PIECE)) {
     const [whole, opened, entity, plain] = found;
     if (opened !== undefined) {
-      put();
+      flushText();
       open.push(opened);
     } else if (whole === "</span>") {
-      put();
+      flushText();
       open.pop();
     } else text += entity !== undefined ? (ENTITIES[entity] ?? "") : (plain ?? whole);
   }
-  put();
+  flushText();
   return lines;
 }
 
 /** Longer code is highlighted in several steps, with a pause between them. */
-const STRETCH = 5_000;
+const CHUNK_SIZE = 5_000;
 const BORDER = /\n[ \t]*\n(?=\S)/g;
 
 /** Splits code at likely boundaries: after an empty line, before a line that is not indented. Joining the parts with
@@ -65,8 +65,8 @@ const BORDER = /\n[ \t]*\n(?=\S)/g;
 export function stretchesOf(code: string): string[] {
   const stretches: string[] = [];
   let start = 0;
-  while (code.length - start > STRETCH) {
-    BORDER.lastIndex = start + STRETCH;
+  while (code.length - start > CHUNK_SIZE) {
+    BORDER.lastIndex = start + CHUNK_SIZE;
     const found = BORDER.exec(code);
     if (found === null) break;
     const end = found.index + found[0].length;
@@ -85,7 +85,7 @@ const rest = (): Promise<void> =>
 /** Returns highlighted lines; null if the language is unknown or the code is too long. */
 export async function highlightLines(code: string, language: string): Promise<readonly Line[] | null> {
   const name = language.toLowerCase();
-  if (name === "" || name === "text" || name === "plaintext" || code.length > MOST_CODE) return null;
+  if (name === "" || name === "text" || name === "plaintext" || code.length > MAX_CODE) return null;
   try {
     const { coloured } = await import("./languages.ts");
     const lines: Line[] = [];

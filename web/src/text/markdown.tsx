@@ -7,7 +7,7 @@ import { CodeBlock, Growing } from "./code.tsx";
 import { nodesOf } from "./nodes.tsx";
 
 /** Blocks after this number are shown as plain text, because a page cannot hold more. */
-const MOST_BLOCKS = 3_000;
+const MAX_BLOCKS = 3_000;
 /** Maximum share of time for rendering the tail; a slow tail is rendered less often. */
 const SHARE = 0.15;
 const FRAME = 16;
@@ -34,14 +34,14 @@ class RenderedBlocks {
     const { closed, definitions } = this.stream;
     if (!continues || definitions.length !== this.definitions) this.reset();
     this.definitions = definitions.length;
-    for (const block of closed.slice(this.count, MOST_BLOCKS)) this.put(block);
+    for (const block of closed.slice(this.count, MAX_BLOCKS)) this.append(block);
     const tail = this.tail();
     // The tail has the same key, and therefore the same elements, as the block that it becomes.
     const open = tail === null ? this.last : [...this.last, <Piece key={this.count} block={tail} definitions={NONE} live={isLive} />];
     return open.length === 0 ? this.full : [...this.full, <Chunk key={this.full.length}>{open}</Chunk>];
   }
 
-  private put(block: Block): void {
+  private append(block: Block): void {
     const known = this.stream.definitions;
     this.last.push(<Piece key={this.count} block={block} definitions={known.length > 0 ? [...known] : NONE} live={false} />);
     this.count += 1;
@@ -54,8 +54,8 @@ class RenderedBlocks {
 
   private tail(): Block | null {
     const { closed } = this.stream;
-    if (closed.length <= MOST_BLOCKS) return this.stream.tail;
-    const rest = closed.slice(MOST_BLOCKS).map((block) => block.text).join("\n");
+    if (closed.length <= MAX_BLOCKS) return this.stream.tail;
+    const rest = closed.slice(MAX_BLOCKS).map((block) => block.text).join("\n");
     return { kind: "code", language: "", text: rest, isOpen: false };
   }
 

@@ -10,9 +10,9 @@ import { CodeBlock } from "./code.tsx";
 import { decodeEntities } from "./entities.ts";
 
 /** Longer text is shown as plain text. */
-export const MOST_MARKDOWN = 10_000;
+export const MAX_MARKDOWN = 10_000;
 /** Deeper nesting is shown as source text. */
-const DEEPEST = 24;
+const MAX_DEPTH = 24;
 const TOO_DEEP = /^[ \t]*(?:(?:>|[-*+]|\d+[.)])[ \t]*){40,}/m;
 const TOO_MANY_SIGNS = /[[*_`(<!\\]{200,}/;
 
@@ -20,7 +20,7 @@ const marked = new Marked({ gfm: true, breaks: false, async: false });
 
 /** Returns the elements of one block. `definitions` are link definitions. */
 export function nodesOf(text: string, definitions: readonly string[] = []): ComponentChild {
-  if (text.length > MOST_MARKDOWN || TOO_DEEP.test(text) || TOO_MANY_SIGNS.test(text)) return <Plain text={text} />;
+  if (text.length > MAX_MARKDOWN || TOO_DEEP.test(text) || TOO_MANY_SIGNS.test(text)) return <Plain text={text} />;
   const known = definitions.length > 0 && text.includes("[") ? `${text}\n\n${definitions.join("\n")}` : text;
   try {
     return blocks(marked.lexer(known), 0);
@@ -38,7 +38,7 @@ function blocks(tokens: readonly Token[], depth: number): ComponentChild[] {
 }
 
 function block(token: Tokens.Generic, depth: number): ComponentChild {
-  if (depth > DEEPEST) return <Plain text={token.raw} />;
+  if (depth > MAX_DEPTH) return <Plain text={token.raw} />;
   switch (token.type) {
     case "space":
     case "def":
@@ -110,8 +110,8 @@ function table(token: Tokens.Table, depth: number): JSX.Element {
         <tbody>
           {token.rows.map((row, at) => (
             <tr key={at}>
-              {row.map((one, place) => (
-                <td key={place} class={cell(one)}>
+              {row.map((one, column) => (
+                <td key={column} class={cell(one)}>
                   {inline(one.tokens, depth)}
                 </td>
               ))}
@@ -128,7 +128,7 @@ function inline(tokens: readonly Token[] | undefined, depth: number): ComponentC
 }
 
 function one(token: Tokens.Generic, depth: number): ComponentChild {
-  if (depth > DEEPEST) return token.raw;
+  if (depth > MAX_DEPTH) return token.raw;
   switch (token.type) {
     case "strong":
       return <strong>{inline(token.tokens, depth + 1)}</strong>;

@@ -16,7 +16,7 @@ import type { LogEvent, Track } from "./tracks.ts";
 
 const SPEEDS = [1, 2, 5, 10] as const;
 const SHORTEST = 60;
-const LONGEST = 1_500;
+const MAX_LENGTH = 1_500;
 
 interface Props {
   readonly track: Track;
@@ -58,7 +58,7 @@ const PARTS = [
   ["waiting", "queued", "queued"],
   ["model", "write", "model"],
   ["tools", "tool", "tools"],
-  ["people", "asked", "waited for approval"],
+  ["approval", "approval", "waited for approval"],
 ] as const;
 
 function Shares({ track, now }: { track: Track; now: number }): JSX.Element {
@@ -73,16 +73,16 @@ function Shares({ track, now }: { track: Track; now: number }): JSX.Element {
           from {clock(track.accepted)} to {track.ended ? clock(track.ended) : "now"} · {track.outcome ?? "running"}
         </span>
       </p>
-      <div class="share-bar" role="img" aria-label={parts.map(([name, , words]) => `${words} ${formatDuration(shares[name])}`).join(", ")}>
+      <div class="share-bar" role="img" aria-label={parts.map(([name, , label]) => `${label} ${formatDuration(shares[name])}`).join(", ")}>
         {parts.map(([name, kind]) => (
           <span key={name} class={`swatch ${kind}`} style={{ flexGrow: String(shares[name]) }} />
         ))}
       </div>
       <ul>
-        {parts.map(([name, kind, words]) => (
+        {parts.map(([name, kind, label]) => (
           <li key={name}>
             <span class={`swatch ${kind}`} />
-            {words} <b>{formatDuration(shares[name])}</b>
+            {label} <b>{formatDuration(shares[name])}</b>
           </li>
         ))}
       </ul>
@@ -123,19 +123,19 @@ function Replay({ frames, track }: { frames: readonly LogEvent[]; track: Track }
   const [isPlaying, setPlaying] = useState(false);
   const [speed, setSpeed] = useState<number>(1);
   const followed = useRef(true);
-  const place = useRef<HTMLDivElement>(null);
+  const viewElement = useRef<HTMLDivElement>(null);
   const slider = useRef<HTMLInputElement>(null);
   const at = Math.min(followed.current ? frames.length : chosen, frames.length);
   const event = frames[at - 1];
   const view = useMemo(() => viewAt(frames, at), [frames, at]);
   const go = (to: number): void => {
-    const place = Math.max(1, Math.min(to, frames.length));
-    followed.current = place === frames.length && track.ended === null;
-    setAt(place);
+    const position = Math.max(1, Math.min(to, frames.length));
+    followed.current = position === frames.length && track.ended === null;
+    setAt(position);
   };
   useEffect(() => {
     playhead.value = event?.at ?? null;
-    place.current?.scrollTo({ top: place.current.scrollHeight });
+    viewElement.current?.scrollTo({ top: viewElement.current.scrollHeight });
   }, [event?.number]);
   const clicked = wanted.value;
   useEffect(() => {
@@ -165,7 +165,7 @@ function Replay({ frames, track }: { frames: readonly LogEvent[]; track: Track }
         <span class="grow">{event ? describeEvent(event) : "The log no longer contains events of this run."}</span>
         {event && <span class="faint">+{formatDuration(event.at - track.accepted)}</span>}
       </p>
-      <div class="replay-view" ref={place} tabIndex={0} role="region" aria-label="The conversation at that event">
+      <div class="replay-view" ref={viewElement} tabIndex={0} role="region" aria-label="The conversation at that event">
         <Conversation messages={view.messages(track.sessionId)} directory={workspace.value?.path ?? ""} />
       </div>
     </section>
@@ -189,7 +189,7 @@ function usePlaying(isPlaying: boolean, frames: readonly LogEvent[], at: number,
       return undefined;
     }
     const gap = ((frames[at]?.at ?? 0) - (frames[at - 1]?.at ?? 0)) / speed;
-    const timer = setTimeout(() => go(at + 1), Math.min(LONGEST, Math.max(SHORTEST, gap)));
+    const timer = setTimeout(() => go(at + 1), Math.min(MAX_LENGTH, Math.max(SHORTEST, gap)));
     return () => clearTimeout(timer);
   }, [isPlaying, at, speed, frames]);
 }

@@ -17,7 +17,7 @@ export interface Axis {
   readonly segments: readonly Segment[];
   readonly length: number;
   /** Returns the position of a time in a run. */
-  place(track: Track, time: number): number;
+  position(track: Track, time: number): number;
 }
 
 const IDLE_FROM = 5_000;
@@ -30,11 +30,11 @@ export function axisOf(tracks: readonly Track[], now: number, mode: Mode): Axis 
   if (mode === "zero") {
     const length = Math.max(1, ...tracks.map((track) => endOf(track, now) - track.accepted));
     const segments = [{ from: 0, to: length, at: 0, length, idle: false }];
-    return { mode, segments, length, place: (track, time) => clamp(time - track.accepted, 0, length) };
+    return { mode, segments, length, position: (track, time) => clamp(time - track.accepted, 0, length) };
   }
   const segments = segmentsOf(tracks, now);
   const last = segments[segments.length - 1];
-  return { mode, segments, length: last ? last.at + last.length : 1, place: (_, time) => placed(segments, time) };
+  return { mode, segments, length: last ? last.at + last.length : 1, position: (_, time) => positionIn(segments, time) };
 }
 
 function segmentsOf(tracks: readonly Track[], now: number): Segment[] {
@@ -62,7 +62,7 @@ function segmentsOf(tracks: readonly Track[], now: number): Segment[] {
   return segments;
 }
 
-function placed(segments: readonly Segment[], time: number): number {
+function positionIn(segments: readonly Segment[], time: number): number {
   const found = segments.find((segment) => time <= segment.to) ?? segments[segments.length - 1];
   if (!found) return 0;
   const share = found.to > found.from ? (time - found.from) / (found.to - found.from) : 0;
@@ -89,11 +89,11 @@ export type Row = { readonly kind: "tools"; readonly row: number } | { readonly 
 export function rowsOf(tools: readonly number[], subagents: readonly Track[]): Row[] {
   const count = Math.max(0, ...tools.map((row) => row + 1));
   const own = Array.from({ length: count }, (_, row): Row => ({ kind: "tools", row }));
-  const theirs = subagents.flatMap((track): Row[] => [
+  const subagentRows = subagents.flatMap((track): Row[] => [
     { kind: "subagent", track, part: "model" },
     ...(track.tools.length ? [{ kind: "subagent" as const, track, part: "tools" as const }] : []),
   ]);
-  return [...own, ...theirs];
+  return [...own, ...subagentRows];
 }
 
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 216e5, 864e5];

@@ -34,7 +34,7 @@ export function useLog(session: string): void {
   const count = wanted.value;
   useEffect(() => {
     const reader = new Reader(session, count);
-    const stop = cursor.subscribe(() => reader.look());
+    const stop = cursor.subscribe(() => reader.requestRead());
     return () => {
       stop();
       reader.isOver = true;
@@ -45,7 +45,7 @@ export function useLog(session: string): void {
 class Reader {
   isOver = false;
   private isReading = false;
-  private isAsked = false;
+  private isRequested = false;
   private after = -1;
   private hasEarlier = false;
   private first = 0;
@@ -59,15 +59,15 @@ class Reader {
     if (log.value.session !== session) log.value = { ...EMPTY, session };
   }
 
-  look(): void {
-    this.isAsked = true;
+  requestRead(): void {
+    this.isRequested = true;
     if (!this.isReading) void this.read();
   }
 
   private async read(): Promise<void> {
     this.isReading = true;
-    while (this.isAsked && !this.isOver) {
-      this.isAsked = false;
+    while (this.isRequested && !this.isOver) {
+      this.isRequested = false;
       try {
         if (this.after < 0) await this.begin();
         await this.readAll();

@@ -2,25 +2,25 @@
 
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { SENDS } from "../cards/tool-data.ts";
+import { SUBAGENT_TOOLS } from "../cards/tool-data.ts";
 import { cursor, getLog, subagentSession } from "../store.ts";
 import { tracksOf } from "./tracks.ts";
 import type { LogEvent, ToolBar, Track } from "./tracks.ts";
 
-const MOST = 8;
+const MAX_FETCHED = 8;
 const PAGE = 1_000;
 
 /** Tracks of sub-agents, by session. */
-export const helped = signal<ReadonlyMap<string, readonly Track[]>>(new Map());
+export const subagentTracks = signal<ReadonlyMap<string, readonly Track[]>>(new Map());
 
 /** Returns the session of the sub-agent that a tool call has started; empty for other tools. */
 export function subagentOfTool(tool: ToolBar): string {
-  return SENDS.has(tool.name) ? subagentSession(tool.messageId, tool.id) : "";
+  return SUBAGENT_TOOLS.has(tool.name) ? subagentSession(tool.messageId, tool.id) : "";
 }
 
 /** Fetches the tracks of a run's sub-agents, repeatedly while they are active. */
 export function useSubagents(track: Track | undefined): void {
-  const tools = (track?.tools ?? []).filter((tool) => subagentOfTool(tool)).slice(0, MOST);
+  const tools = (track?.tools ?? []).filter((tool) => subagentOfTool(tool)).slice(0, MAX_FETCHED);
   const names = tools.map(subagentOfTool).join(" ");
   // Ended ones are fetched once.
   const beat = tools.some((tool) => tool.end === null) ? Math.floor(cursor.value / 10) : 0;
@@ -28,7 +28,7 @@ export function useSubagents(track: Track | undefined): void {
     let isOver = false;
     const read = async (session: string): Promise<void> => {
       const page = await getLog({ session_id: session, limit: PAGE });
-      if (!isOver) helped.value = new Map(helped.value).set(session, tracksOf(page.events as unknown as LogEvent[]));
+      if (!isOver) subagentTracks.value = new Map(subagentTracks.value).set(session, tracksOf(page.events as unknown as LogEvent[]));
     };
     // A failed fetch is ignored: the bar of the tool call is still shown.
     for (const session of names.split(" ").filter(Boolean)) void read(session).catch(() => undefined);

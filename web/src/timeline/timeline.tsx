@@ -21,7 +21,7 @@ import { Tracker } from "./tracks.ts";
 const mode = signal<Mode>("clock");
 /** Zoom factor relative to the whole timeline. */
 const zoom = signal(1);
-const CLOSEST = 200;
+const MAX_ZOOM = 200;
 const SIDE = 24;
 
 /** Position of the replay, for the mark across all bars; null if none is open. */
@@ -108,7 +108,7 @@ function Tools({ count, isComplete }: { count: number; isComplete: boolean }): J
 }
 
 function closer(by: number): void {
-  zoom.value = Math.min(CLOSEST, Math.max(1, zoom.value * by));
+  zoom.value = Math.min(MAX_ZOOM, Math.max(1, zoom.value * by));
 }
 
 function onKey(event: KeyboardEvent): void {
@@ -120,13 +120,13 @@ function onKey(event: KeyboardEvent): void {
   event.preventDefault();
 }
 
-function useWidth(scroller: { current: HTMLDivElement | null }, told: (wide: number) => void): void {
+function useWidth(scroller: { current: HTMLDivElement | null }, onWidth: (wide: number) => void): void {
   useLayoutEffect(() => {
     const element = scroller.current;
     if (!element) return undefined;
-    told(element.clientWidth);
+    onWidth(element.clientWidth);
     if (typeof ResizeObserver === "undefined") return undefined;
-    const watcher = new ResizeObserver(() => told(element.clientWidth));
+    const watcher = new ResizeObserver(() => onWidth(element.clientWidth));
     watcher.observe(element);
     return () => watcher.disconnect();
   }, []);
@@ -165,16 +165,16 @@ const LEGEND = [
   ["write", "writes"],
   ["call", "prepares a tool call"],
   ["tool", "tool"],
-  ["asked", "waits for approval"],
+  ["approval", "waits for approval"],
 ] as const;
 
 function Legend(): JSX.Element {
   return (
     <ul class="tl-legend" aria-label="Colours">
-      {LEGEND.map(([kind, words]) => (
+      {LEGEND.map(([kind, label]) => (
         <li key={kind}>
           <span class={`swatch ${kind}`} />
-          {words}
+          {label}
         </li>
       ))}
     </ul>

@@ -7,7 +7,7 @@ import { Icon } from "../shell/icons.tsx";
 import type { IconName } from "../shell/icons.tsx";
 import { chosenRun } from "../shell/ui.ts";
 import { workspace } from "../store.ts";
-import { helped, subagentOfTool } from "./subagents.ts";
+import { subagentTracks, subagentOfTool } from "./subagents.ts";
 import { endOf, formatDuration, packRows, rowsOf } from "./layout.ts";
 import type { Axis } from "./layout.ts";
 import { playhead, wanted } from "./timeline.tsx";
@@ -33,11 +33,11 @@ interface Box {
 export function TrackRow(props: Props): JSX.Element {
   const { track, axis, scale, now, isChosen } = props;
   const end = endOf(track, now);
-  const places = packRows(track.tools.map((tool) => ({ start: tool.start, end: tool.end ?? end })));
-  const rows = rowsOf(places, isChosen ? track.tools.flatMap((tool) => helped.value.get(subagentOfTool(tool)) ?? []) : []);
+  const toolRows = packRows(track.tools.map((tool) => ({ start: tool.start, end: tool.end ?? end })));
+  const rows = rowsOf(toolRows, isChosen ? track.tools.flatMap((tool) => subagentTracks.value.get(subagentOfTool(tool)) ?? []) : []);
   const box = (from: number, to: number): Box => {
-    const left = axis.place(track, from) * scale;
-    return { left, width: Math.max(2, axis.place(track, to) * scale - left) };
+    const left = axis.position(track, from) * scale;
+    return { left, width: Math.max(2, axis.position(track, to) * scale - left) };
   };
   const choose = (): void => {
     chosenRun.value = isChosen ? null : track.runId;
@@ -50,10 +50,10 @@ export function TrackRow(props: Props): JSX.Element {
         <RunBars track={track} end={end} box={box} />
         <Steps track={track} end={end} box={box} />
         {track.tools.map((tool, index) => (
-          <Tool key={tool.id} tool={tool} end={end} box={box} top={(2 + (places[index] ?? 0)) * ROW} />
+          <Tool key={tool.id} tool={tool} end={end} box={box} top={(2 + (toolRows[index] ?? 0)) * ROW} />
         ))}
         {rows.map((row, index) => row.kind === "subagent" && <SubagentRow key={index} track={row.track} part={row.part} end={endOf(row.track, now)} box={box} top={(2 + index) * ROW} />)}
-        {at !== null && <span class="tl-playhead" style={{ left: `${axis.place(track, at) * scale}px` }} />}
+        {at !== null && <span class="tl-playhead" style={{ left: `${axis.position(track, at) * scale}px` }} />}
       </div>
     </section>
   );
@@ -64,7 +64,7 @@ function SubagentRow({ track, part, end, box, top }: { track: Track; part: "mode
   return (
     <span class="tl-subagent">
       {part === "model"
-        ? track.steps.flatMap((step) => step.phases.map((phase) => <PhaseBar key={phase.number} phase={phase} step={step.step} end={end} box={box} top={top} who="sub-agent, " />))
+        ? track.steps.flatMap((step) => step.phases.map((phase) => <PhaseBar key={phase.number} phase={phase} step={step.step} end={end} box={box} top={top} prefix="sub-agent, " />))
         : track.tools.map((tool) => <Tool key={tool.id} tool={tool} end={end} box={box} top={top} isSubagent />)}
     </span>
   );
@@ -153,14 +153,14 @@ interface PhaseProps {
   readonly box: Boxed;
   readonly top: number;
   readonly number?: number;
-  readonly who?: string;
+  readonly prefix?: string;
 }
 
-function PhaseBar({ phase, step, end, box, top, number, who = "" }: PhaseProps): JSX.Element {
-  const took = formatDuration((phase.end ?? end) - phase.start);
-  const label = phase.kind === "wait" ? took : `${NAMES[phase.kind]} ${took}`;
+function PhaseBar({ phase, step, end, box, top, number, prefix = "" }: PhaseProps): JSX.Element {
+  const duration = formatDuration((phase.end ?? end) - phase.start);
+  const label = phase.kind === "wait" ? duration : `${NAMES[phase.kind]} ${duration}`;
   return (
-    <Bar kind={phase.kind} box={box(phase.start, phase.end ?? end)} top={top} title={`${who}step ${step}: ${NAMES[phase.kind]}, ${took}`} label={label} {...(number === undefined ? {} : { number })} />
+    <Bar kind={phase.kind} box={box(phase.start, phase.end ?? end)} top={top} title={`${prefix}step ${step}: ${NAMES[phase.kind]}, ${duration}`} label={label} {...(number === undefined ? {} : { number })} />
   );
 }
 
@@ -177,10 +177,10 @@ function Tool({ tool, end, box, top, isSubagent = false }: ToolProps): JSX.Eleme
   const over = tool.end ?? end;
   const line = headlineOf(tool.name, tool.input, "", workspace.value?.path ?? "");
   const bar = box(tool.start, over);
-  const first = tool.asks[0];
-  const asked = first ? box(first.start, first.end ?? end) : bar;
+  const first = tool.approvals[0];
+  const approvalBox = first ? box(first.start, first.end ?? end) : bar;
   // The approval is first: the label is placed after it.
-  const inset = first && asked.left - bar.left < 34 ? asked.left + asked.width - bar.left : 0;
+  const inset = first && approvalBox.left - bar.left < 34 ? approvalBox.left + approvalBox.width - bar.left : 0;
   return (
     <>
       <Bar
@@ -192,14 +192,14 @@ function Tool({ tool, end, box, top, isSubagent = false }: ToolProps): JSX.Eleme
         label={`${tool.name} ${formatDuration(over - tool.start)}`}
         {...(isSubagent ? {} : { number: tool.endNumber || tool.number })}
       />
-      {tool.asks.map((ask) => (
+      {tool.approvals.map((approval) => (
         <Bar
-          key={ask.id}
-          kind="asked"
-          box={box(ask.start, ask.end ?? end)}
+          key={approval.id}
+          kind="approval"
+          box={box(approval.start, approval.end ?? end)}
           top={top}
-          title={`waits for approval: ${formatDuration((ask.end ?? end) - ask.start)} ${ask.verdict}`}
-          {...(isSubagent ? {} : { number: ask.number })}
+          title={`waits for approval: ${formatDuration((approval.end ?? end) - approval.start)} ${approval.verdict}`}
+          {...(isSubagent ? {} : { number: approval.number })}
         />
       ))}
     </>

@@ -15,7 +15,7 @@ export interface Phase {
   end: number | null;
   readonly number: number;
 }
-export interface Ask {
+export interface Approval {
   readonly id: string;
   readonly start: number;
   readonly number: number;
@@ -34,7 +34,7 @@ export interface ToolBar {
   /** The event with its result. */
   endNumber: number;
   failed: boolean;
-  readonly asks: Ask[];
+  readonly approvals: Approval[];
 }
 export interface StepBar {
   readonly step: number;
@@ -69,14 +69,14 @@ interface State {
   readonly tracks: Map<string, Track>;
   /** By run and call, because call ids are unique only within a run. */
   readonly tools: Map<string, { tool: ToolBar; track: Track }>;
-  readonly asks: Map<string, { ask: Ask; track: Track }>;
+  readonly approvals: Map<string, { approval: Approval; track: Track }>;
   /** The message of a session's open step. */
   readonly heads: Map<string, Track>;
 }
 
 /** Processes a growing log incrementally. */
 export class Tracker {
-  private readonly state: State = { tracks: new Map(), tools: new Map(), asks: new Map(), heads: new Map() };
+  private readonly state: State = { tracks: new Map(), tools: new Map(), approvals: new Map(), heads: new Map() };
   private last = 0;
 
   /** All runs in the events, in the order of acceptance. */
@@ -84,7 +84,7 @@ export class Tracker {
     for (const event of events) {
       if (event.number <= this.last) continue;
       this.last = event.number;
-      take(this.state, event);
+      applyEvent(this.state, event);
     }
     return [...this.state.tracks.values()].sort((a, b) => a.number - b.number);
   }
@@ -92,7 +92,7 @@ export class Tracker {
 
 export const tracksOf = (events: readonly LogEvent[]): Track[] => new Tracker().read(events);
 
-function take(state: State, event: LogEvent): void {
+function applyEvent(state: State, event: LogEvent): void {
   switch (event.type) {
     case "run":
       if (event.payload.type === "deleted") {
@@ -100,7 +100,7 @@ function take(state: State, event: LogEvent): void {
         state.tracks.delete(event.payload.payload.run_id);
         return;
       }
-      return takeRun(state, event.payload.payload, event);
+      return applyRun(state, event.payload.payload, event);
     case "run_complete": {
       const end = event.payload.payload;
       const track = state.tracks.get(end.run_id);
@@ -108,20 +108,20 @@ function take(state: State, event: LogEvent): void {
       return;
     }
     case "message":
-      return takeMessage(state, event.payload.payload, event);
+      return applyMessage(state, event.payload.payload, event);
     case "permission_request":
     case "question_batch_request": {
-      const ask = event.payload.payload;
-      return openAsk(state, ask.id, ask.tool_call_id, ask.run_id ?? "", event);
+      const request = event.payload.payload;
+      return openApproval(state, request.id, request.tool_call_id, request.run_id ?? "", event);
     }
     case "permission_notification": {
-      const told = event.payload.payload;
-      if (!told.granted && !told.denied && !told.withdrawn) return note(state.asks.get(told.id ?? "")?.track, event);
-      return closeAsk(state, told.id ?? "", told.withdrawn ? "withdrawn" : told.granted ? "allowed" : "denied", event);
+      const notification = event.payload.payload;
+      if (!notification.granted && !notification.denied && !notification.withdrawn) return note(state.approvals.get(notification.id ?? "")?.track, event);
+      return closeApproval(state, notification.id ?? "", notification.withdrawn ? "withdrawn" : notification.granted ? "allowed" : "denied", event);
     }
     case "question_batch_notification": {
-      const told = event.payload.payload;
-      return closeAsk(state, told.batch_id, told.withdrawn ? "withdrawn" : told.cancelled ? "dismissed" : "answered", event);
+      const notification = event.payload.payload;
+      return closeApproval(state, notification.batch_id, notification.withdrawn ? "withdrawn" : notification.cancelled ? "dismissed" : "answered", event);
     }
     case "file":
       note(state.tracks.get(event.payload.payload.run_id ?? ""), event);
@@ -135,8 +135,8 @@ function note(track: Track | undefined, event: LogEvent): void {
   if (track) track.numbers.push(event.number);
 }
 
-function takeRun(state: State, run: Run, event: LogEvent): void {
-  const track = state.tracks.get(run.run_id) ?? opened(state, run, event);
+function applyRun(state: State, run: Run, event: LogEvent): void {
+  const track = state.tracks.get(run.run_id) ?? createTrack(state, run, event);
   note(track, event);
   if (run.prompt) track.prompt = run.prompt;
   track.delivery = run.delivery;
@@ -152,7 +152,7 @@ function takeRun(state: State, run: Run, event: LogEvent): void {
   if (run.outcome) finish(state, track, event, run.outcome, run.error ?? "", run.folded_into ?? "", run.ended_at);
 }
 
-function opened(state: State, run: Run, event: LogEvent): Track {
+function createTrack(state: State, run: Run, event: LogEvent): Track {
   const track: Track = {
     runId: run.run_id,
     sessionId: run.session_id,
@@ -195,30 +195,30 @@ function finish(state: State, track: Track, event: LogEvent, outcome: Outcome, e
   closeStep(track, end);
   for (const tool of track.tools) {
     if (tool.end === null) tool.end = end;
-    for (const ask of tool.asks) if (ask.end === null) ask.end = end;
+    for (const approval of tool.approvals) if (approval.end === null) approval.end = end;
   }
   Object.assign(track, { outcome, error, ended: end, foldedInto: folded || track.foldedInto });
   if (state.heads.get(track.sessionId) === track) state.heads.delete(track.sessionId);
 }
 
-function takeMessage(state: State, message: Message, event: LogEvent): void {
+function applyMessage(state: State, message: Message, event: LogEvent): void {
   const track = state.tracks.get(message.run_id ?? "") ?? state.heads.get(message.session_id);
   note(track, event);
   if (!track) return;
-  if (message.role === "tool") return takeResults(state, track, message, event);
+  if (message.role === "tool") return applyResults(state, track, message, event);
   if (message.role !== "assistant") return;
   const step = track.steps.at(-1);
   if (!step || step.end !== null) return;
   step.messageId ||= message.id;
   if (step.messageId !== message.id) return;
-  takePhase(step, message, event);
+  updatePhase(step, message, event);
   for (const part of message.parts) if (part.type === "tool_call" && part.data.finished) openTool(state, track, step, part, message, event);
 }
 
 /** The log contains only the structure of a message: the type of its last part determines the phase of the model.
  *
  * The first part begins without an event: the waiting phase before it is then relabelled. */
-function takePhase(step: StepBar, message: Message, event: LogEvent): void {
+function updatePhase(step: StepBar, message: Message, event: LogEvent): void {
   const parts = message.parts.filter((part) => part.type !== "finish");
   const last = parts.at(-1);
   const isOver = message.parts.some((part) => part.type === "finish") || allCalled(message);
@@ -254,12 +254,12 @@ function openTool(
   const { id, name, input } = part.data;
   const key = `${track.runId} ${id}`;
   if (state.tools.has(key)) return;
-  const tool: ToolBar = { id, name, input, start: event.at, number: event.number, step: step.step, messageId: message.id, end: null, endNumber: 0, failed: false, asks: [] };
+  const tool: ToolBar = { id, name, input, start: event.at, number: event.number, step: step.step, messageId: message.id, end: null, endNumber: 0, failed: false, approvals: [] };
   state.tools.set(key, { tool, track });
   track.tools.push(tool);
 }
 
-function takeResults(state: State, track: Track, message: Message, event: LogEvent): void {
+function applyResults(state: State, track: Track, message: Message, event: LogEvent): void {
   for (const part of message.parts) {
     if (part.type !== "tool_result") continue;
     const known = state.tools.get(`${track.runId} ${part.data.tool_call_id}`);
@@ -270,22 +270,22 @@ function takeResults(state: State, track: Track, message: Message, event: LogEve
   }
 }
 
-function openAsk(state: State, id: string, call: string, run: string, event: LogEvent): void {
+function openApproval(state: State, id: string, call: string, run: string, event: LogEvent): void {
   const known = state.tools.get(`${run} ${call}`);
   const track = state.tracks.get(run);
   note(track, event);
   if (!known || !track) return;
-  const ask: Ask = { id, start: event.at, number: event.number, end: null, verdict: "" };
-  known.tool.asks.push(ask);
-  state.asks.set(id, { ask, track });
+  const approval: Approval = { id, start: event.at, number: event.number, end: null, verdict: "" };
+  known.tool.approvals.push(approval);
+  state.approvals.set(id, { approval, track });
 }
 
-function closeAsk(state: State, id: string, verdict: string, event: LogEvent): void {
-  const known = state.asks.get(id);
+function closeApproval(state: State, id: string, verdict: string, event: LogEvent): void {
+  const known = state.approvals.get(id);
   note(known?.track, event);
-  if (!known || known.ask.end !== null) return;
-  known.ask.end = event.at;
-  known.ask.verdict = verdict;
+  if (!known || known.approval.end !== null) return;
+  known.approval.end = event.at;
+  known.approval.verdict = verdict;
 }
 
 /** Distribution of a run's time, in milliseconds. Overlapping time counts once, for the first of the kinds. */
@@ -293,21 +293,21 @@ export interface Shares {
   readonly waiting: number;
   readonly model: number;
   readonly tools: number;
-  readonly people: number;
+  readonly approval: number;
   readonly total: number;
 }
 
 export function sharesOf(track: Track, now: number): Shares {
   const end = track.ended ?? now;
   const started = track.started ?? end;
-  const people = union(track.tools.flatMap((tool) => tool.asks.map((ask) => [ask.start, ask.end ?? end] as const)));
+  const approval = union(track.tools.flatMap((tool) => tool.approvals.map((approval) => [approval.start, approval.end ?? end] as const)));
   const busy = union(track.tools.map((tool) => [tool.start, tool.end ?? end] as const));
   const model = union(track.steps.flatMap((step) => step.phases.map((phase) => [phase.start, phase.end ?? end] as const)));
   return {
     waiting: Math.max(0, started - track.accepted),
     model,
-    tools: Math.max(0, busy - people),
-    people,
+    tools: Math.max(0, busy - approval),
+    approval,
     total: Math.max(0, end - track.accepted),
   };
 }

@@ -94,7 +94,7 @@ export async function open(path: string, options: Options = {}): Promise<Respons
   return response;
 }
 
-async function asked<T>(path: string, options: Options): Promise<T> {
+async function request<T>(path: string, options: Options): Promise<T> {
   const response = await open(path, options);
   const text = await response.text().catch(() => {
     throw new Problem(0, NO_RESPONSE);
@@ -104,10 +104,10 @@ async function asked<T>(path: string, options: Options): Promise<T> {
 
 /** Requests below `/v1`. All throw `Problem`. */
 export const api = {
-  get: <T>(path: string): Promise<T> => asked<T>(path, {}),
+  get: <T>(path: string): Promise<T> => request<T>(path, {}),
   post: <T = void>(path: string, body: unknown = {}, more: Options = {}): Promise<T> =>
-    asked<T>(path, { ...more, method: "POST", body }),
-  put: <T = void>(path: string, body: unknown): Promise<T> => asked<T>(path, { method: "PUT", body }),
-  patch: <T = void>(path: string, body: unknown): Promise<T> => asked<T>(path, { method: "PATCH", body }),
-  del: <T = void>(path: string): Promise<T> => asked<T>(path, { method: "DELETE" }),
+    request<T>(path, { ...more, method: "POST", body }),
+  put: <T = void>(path: string, body: unknown): Promise<T> => request<T>(path, { method: "PUT", body }),
+  patch: <T = void>(path: string, body: unknown): Promise<T> => request<T>(path, { method: "PATCH", body }),
+  del: <T = void>(path: string): Promise<T> => request<T>(path, { method: "DELETE" }),
 };

@@ -9,11 +9,11 @@ import { SseReader } from "./sse.ts";
 import type { Item } from "./types.ts";
 
 /** The server sends something every 15 s. After three times that, the connection is considered dead. */
-export const QUIET = 45_000;
+export const SILENCE_TIMEOUT = 45_000;
 /** When the page becomes visible, a connection that was silent for longer than a heartbeat is not trusted. */
-const DOUBTFUL = 20_000;
-const WATCH = 5_000;
-const QUIET_WORDS = "The connection is silent.";
+const SUSPECT_AFTER = 20_000;
+const WATCH_INTERVAL = 5_000;
+const SILENCE_REASON = "The connection is silent.";
 
 export interface StreamError {
   readonly why: string;
@@ -39,7 +39,7 @@ export class EventStream {
   private readonly follower: CursorFilter;
   private readonly backoff: Backoff;
   private current: AbortController | null = null;
-  private heardAt = 0;
+  private receivedAt = 0;
   private attempts = 0;
   private isClosed = false;
   private wake: () => void = () => undefined;
@@ -48,7 +48,7 @@ export class EventStream {
   constructor(
     private readonly port: StreamPort,
     since: number,
-    private readonly quiet = QUIET,
+    private readonly silenceTimeout = SILENCE_TIMEOUT,
     jitter: () => number = Math.random,
   ) {
     this.follower = new CursorFilter(since);
@@ -62,10 +62,10 @@ export class EventStream {
 
   /** Runs until it is closed or refused. */
   async run(): Promise<void> {
-    const look = (): void => this.lookAgain();
-    globalThis.addEventListener?.("online", look);
-    globalThis.document?.addEventListener("visibilitychange", look);
-    this.watchdog = setInterval(() => this.watch(), Math.min(WATCH, this.quiet));
+    const onWake = (): void => this.retryNow();
+    globalThis.addEventListener?.("online", onWake);
+    globalThis.document?.addEventListener("visibilitychange", onWake);
+    this.watchdog = setInterval(() => this.watch(), Math.min(WATCH_INTERVAL, this.silenceTimeout));
     try {
       while (!this.isClosed) {
         const why = await this.once();
@@ -74,8 +74,8 @@ export class EventStream {
       }
     } finally {
       clearInterval(this.watchdog);
-      globalThis.removeEventListener?.("online", look);
-      globalThis.document?.removeEventListener("visibilitychange", look);
+      globalThis.removeEventListener?.("online", onWake);
+      globalThis.document?.removeEventListener("visibilitychange", onWake);
     }
   }
 
@@ -86,34 +86,34 @@ export class EventStream {
   }
 
   /** Retries at once; checks a connection that was silent. */
-  lookAgain(): void {
+  retryNow(): void {
     if (globalThis.document?.visibilityState === "hidden") return;
     this.backoff.reset();
     this.wake();
-    if (this.heardAt > 0 && Date.now() - this.heardAt > DOUBTFUL) this.current?.abort();
+    if (this.receivedAt > 0 && Date.now() - this.receivedAt > SUSPECT_AFTER) this.current?.abort();
   }
 
   private watch(): void {
-    if (this.heardAt > 0 && Date.now() - this.heardAt > this.quiet) this.current?.abort();
+    if (this.receivedAt > 0 && Date.now() - this.receivedAt > this.silenceTimeout) this.current?.abort();
   }
 
   /** Reads one connection to its end and returns the reason. */
   private async once(): Promise<string> {
     const control = new AbortController();
     this.current = control;
-    this.heardAt = Date.now();
+    this.receivedAt = Date.now();
     try {
       const response = await this.port.connect(this.follower.since, control.signal);
       await this.read(response, control.signal);
-      return control.signal.aborted ? QUIET_WORDS : "The connection was closed.";
+      return control.signal.aborted ? SILENCE_REASON : "The connection was closed.";
     } catch (error) {
-      if (control.signal.aborted) return QUIET_WORDS;
+      if (control.signal.aborted) return SILENCE_REASON;
       if (error instanceof Problem) return await this.answered(error);
       return "The connection broke.";
     } finally {
       control.abort();
       this.current = null;
-      this.heardAt = 0;
+      this.receivedAt = 0;
     }
   }
 
@@ -144,7 +144,7 @@ export class EventStream {
       const { done, value } = await bytes.read();
       if (this.isClosed || signal.aborted) return;
       if (done) return;
-      this.heardAt = Date.now();
+      this.receivedAt = Date.now();
       for (const raw of reader.feed(decoder.decode(value, { stream: true }))) {
         const item = decodeItem(raw);
         if (item.event.type === "hello") {
