@@ -28,9 +28,12 @@ sys.dont_write_bytecode = False
 # The terminal app draws less often and without animation: the final screen is the same.
 os.environ |= {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "15"}
 
-# Shells start jobs in the background with this signal ignored, and programs started by tests would inherit that.
+# Shells start jobs in the background with SIGINT ignored, and nohup ignores SIGHUP. Programs started by tests would
+# inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The duration of an example depends on the machine and its load, so it is no reason to fail. The examples of the
 # default profile are the same in every run, and a failure is repeated by running its test again. `fresh` draws new

@@ -203,13 +203,13 @@ class Choice:
 @pytest.mark.parametrize(
     ("files", "trusts", "expected"),
     [
-        ({}, False, [("settings", "ok", "0 files, nothing to mend.")]),
-        ({}, True, [("settings", "ok", "0 files, nothing to mend."), ("trust", "ok", "The project is trusted.")]),
+        ({}, False, [("settings", "ok", "0 files, no problems.")]),
+        ({}, True, [("settings", "ok", "0 files, no problems."), ("trust", "ok", "The project is trusted.")]),
         (
             {"holdfast.toml": '[permissions]\ndeny = ["bash"]\n'},
             False,
             [
-                ("settings", "ok", "1 file, nothing to mend."),
+                ("settings", "ok", "1 file, no problems."),
                 ("trust", "ok", "The project's settings are in force: nothing in them needs trust."),
             ],
         ),
@@ -217,7 +217,7 @@ class Choice:
             {"holdfast.toml": '[mcp.x]\ncommand = "true"\ndisabled = true\n'},
             True,
             [
-                ("settings", "ok", "1 file, nothing to mend."),
+                ("settings", "ok", "1 file, no problems."),
                 ("trust", "ok", "The project's settings are trusted."),
             ],
         ),
@@ -267,7 +267,7 @@ async def test_extension_files_are_reported(trusts: bool) -> None:
     found = await _doctor(EXTENSION_FILES, "skills,hooks,commands,agents", trusts=trusts)
     findings = [(item.area, item.severity, item.what, item.file.rpartition("/")[2], item.line) for item in found]
     skills = [item for item in findings if item[0] == "skills"]
-    assert skills[0][1:3] == ("ok", f"{2 if trusts else 3} skills, nothing to mend.")
+    assert skills[0][1:3] == ("ok", f"{2 if trusts else 3} skills, no problems.")
     assert skills[1] == ("skills", "note", "tidy stands below another of the same name.", "SKILL.md", 0)
     off = ("skills", "note", "off is switched off by disabled_skills.", "", 0)
     assert skills[2:] == [off] * trusts
@@ -281,7 +281,7 @@ async def test_extension_files_are_reported(trusts: bool) -> None:
     }
     missing = "tools: there is no fly here: looker works without."
     assert [item for item in findings if item[0] != "skills"] == [
-        *([("hooks", "ok", "1 hook, nothing to mend.", "", 0)] if trusts else withheld["hooks"]),
+        *([("hooks", "ok", "1 hook, no problems.", "", 0)] if trusts else withheld["hooks"]),
         ("commands", "warning", NO_MODEL, "wrong.md", 3),
         *([] if trusts else withheld["commands"]),
         ("commands", "note", "right stands below another of the same name.", "right.md", 0),

@@ -399,8 +399,8 @@ async def test_caller_sets_the_background_threshold(runner: BashRunner) -> None:
     token = new_token()
     result = await runner.run(f"echo begun; sleep {token}", auto_background_after=1)
     assert metadata_of(result)["shell_id"] == "001"
-    assert "So far it has said:\nbegun\n" in result.content
-    assert (await runner.call("job_kill", shell_id="001")).content == "Job 001 was stopped.\n\nIt had said:\nbegun"
+    assert "Output so far:\nbegun\n" in result.content
+    assert (await runner.call("job_kill", shell_id="001")).content == "Job 001 was stopped.\n\nIts output:\nbegun"
     assert not survivors(token)
 
 

@@ -89,7 +89,7 @@ async def test_the_lines_of_an_enormous_file_are_bounded_together(root: Path, mo
     assert shown == [
         "<file>",
         *(f"{number:>6}|{number:05}" for number in range(1, 12)),
-        "(the file goes on)",
+        "(the file continues)",
         "</file>",
     ]
     assert await call.text("view", file_path="f", offset=10**12) == "<file>\n(the file ends before this)\n</file>"

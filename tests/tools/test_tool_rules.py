@@ -402,9 +402,9 @@ async def test_view_reads_a_huge_file_only_up_to_the_requested_lines(
     assert await shown() == whole
     assert call.operations[-1].mark.digest  # type: ignore[union-attr]
     monkeypatch.setattr(view, "_MAX_FILE_SIZE", size - 1)
-    assert await shown() == [*whole, "(the file goes on)"]
+    assert await shown() == [*whole, "(the file continues)"]
     assert not call.operations[-1].mark.digest, "not all of it was read"  # type: ignore[union-attr]
-    assert await shown(offset=4, limit=1) == ["     5|line 5", "(the file goes on)"]
+    assert await shown(offset=4, limit=1) == ["     5|line 5", "(the file continues)"]
     assert await shown(offset=6) == ["(the file ends before this)"]
     monkeypatch.setattr(view, "_MAX_FILE_SIZE", 8)
     assert "A line of f has 8 bytes" in await call.text("view", file_path="f")

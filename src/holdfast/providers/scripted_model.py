@@ -61,7 +61,7 @@ _MAX_WORDS = 100_000
 _NUMBER = re.compile(r"\b(words|pause)=(\d{1,6})\b")
 _TOOL = re.compile(r"\btool=(\w+)\s*")
 _HELLO = (
-    "This is Holdfast's built-in scripted model: no language model is set up, so nobody is thinking here. "
+    "This is Holdfast's built-in scripted model: no language model is set up, so its answers are fixed texts. "
     "Everything around it is real. Say tour to see what it can do, or try words=200 pause=50, and cancel it. "
     "For a real model set a key (holdfast login), or start Ollama; holdfast models lists what there is."
 )

@@ -137,7 +137,7 @@ class _Call:
             f"The command goes on in the background as job {job.info.id}.\n"
             f'Read it with job_output {{"shell_id": "{job.info.id}"}}, stop it with job_kill.'
         )
-        so_far = f"\n\nSo far it has said:\n{text}" if text else ""
+        so_far = f"\n\nOutput so far:\n{text}" if text else ""
         seen = self._metadata(text, background=True, shell_id=job.info.id)
         return ToolOutcome(f"{message}{so_far}\n\n<cwd>{self._cwd}</cwd>", seen)
 

@@ -87,5 +87,5 @@ class JobKill(BaseTool[JobKillArguments]):
         about = metadata(shell_id=job.id, command=job.command, description=job.description)
         message = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
         text = output_text(output.stdout, output.stderr, None)
-        content = f"{message}\n\nIt had said:\n{text}" if text else message
+        content = f"{message}\n\nIts output:\n{text}" if text else message
         return ToolOutcome(content, about)

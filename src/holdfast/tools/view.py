@@ -161,7 +161,7 @@ def _part(location: FileLocation, skip: int, limit: int) -> _Section:
 
 def _note(section: _Section, skip: int) -> list[str]:
     if section.total is None:
-        return ["(the file goes on)"] if section.lines else ["(the file ends before this)"]
+        return ["(the file continues)"] if section.lines else ["(the file ends before this)"]
     left = section.total - skip - len(section.lines)
     if left > 0:
         return [f"({left} more lines; go on with offset={skip + len(section.lines)})"]

@@ -64,7 +64,7 @@ async def settings(handle: WorkspaceHandle) -> Sequence[Finding]:
     problems = [item for item in (*reading.problems, *outdated) if not is_about_hooks(item)]
     if not problems:
         files = {origin.file for origin in reading.origins.values()}
-        return (Finding("settings", "ok", f"{_count(len(files), 'file')}, nothing to mend."),)
+        return (Finding("settings", "ok", f"{_count(len(files), 'file')}, no problems."),)
     return tuple(_problem_finding(problem) for problem in problems)
 
 
@@ -327,7 +327,7 @@ def _area_findings(
     )
     if found or not count:
         return found
-    return (Finding(area, "ok", f"{count} {area if count != 1 else area.removesuffix('s')}, nothing to mend."),)
+    return (Finding(area, "ok", f"{count} {area if count != 1 else area.removesuffix('s')}, no problems."),)
 
 
 def _shadowed_finding(area: str, name: str, file: str) -> Finding:

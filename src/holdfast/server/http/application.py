@@ -4,8 +4,10 @@ Contains everything that is common to all routes: routing, the limit of a body, 
 """
 
 import asyncio
+import gzip
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -23,11 +25,19 @@ from holdfast.server.web.listener import WebListener
 from holdfast.server.workspace_manager import ServerStopping, WorkspaceManager
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Application", "Streamer"]
+__all__ = ["Application", "Streamer", "accepts_gzip"]
 
 Streamer: TypeAlias = Callable[[Request, Receive, Send], Awaitable[None]]
 
 _MOST_BYTES = 32 * 1024 * 1024
+_MIN_COMPRESSED = 16 * 1024
+"""Smaller responses are not compressed, nor are those over the unix socket, where bytes cost less than their
+compression. Event streams never are: each event has to arrive at once.
+"""
+_COMPRESSION = 4
+"""Level of gzip: half the time of level 6 (17 instead of 33 ms for 1 MiB of messages) for 4 % more bytes."""
+_NO_WEIGHT = re.compile(r"q\s*=\s*0(\.0*)?")
+_VARY = (b"vary", b"accept-encoding")
 _JSON = (b"content-type", b"application/json")
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _PAGE = (b"content-type", b"text/html; charset=utf-8")
@@ -158,7 +168,21 @@ class Application:
             await _respond(send, route.status, answer.encode(), (b"content-type", route.media.encode()))
             return
         body = b"" if route.answer is None else _encoder.encode(answer) + b"\n"
-        await _respond(send, route.status, body, _JSON)
+        if len(body) < _MIN_COMPRESSED or request.over_socket:
+            await _respond(send, route.status, body, _JSON)
+        else:
+            await _respond_large(send, route.status, body, scope["headers"])
+
+
+def accepts_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a client accepts a compressed response: gzip, or else any coding, with a weight above 0."""
+    weights: dict[str, bool] = {}
+    for name, value in headers:
+        if name == b"accept-encoding":
+            for item in value.decode("latin-1").lower().split(","):
+                coding, *parameters = (word.strip() for word in item.split(";"))
+                weights[coding] = not any(_NO_WEIGHT.fullmatch(parameter) for parameter in parameters)
+    return weights.get("gzip", weights.get("*", False))
 
 
 def _held(request: Request) -> AbstractContextManager[None]:
@@ -285,3 +309,13 @@ async def _respond(send: Send, status: int, body: bytes, kind: tuple[bytes, byte
         headers.append(kind)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _respond_large(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Send JSON over TCP, compressed if the client accepts it."""
+    if not accepts_gzip(headers):
+        await _respond(send, status, body, _JSON, _VARY)
+        return
+    # zlib releases the interpreter: other requests are served meanwhile.
+    packed = await asyncio.to_thread(gzip.compress, body, _COMPRESSION, mtime=0)
+    await _respond(send, status, packed, _JSON, (b"content-encoding", b"gzip"), _VARY)
