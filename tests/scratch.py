@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 import string
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -117,7 +118,17 @@ def _remove(root: Path) -> None:
     for process in _processes_of(root):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+    for mount in _mounts_below(root):
+        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
     shutil.rmtree(root, ignore_errors=True)
+
+
+def _mounts_below(root: Path) -> list[str]:
+    """Return the mounts of a test that was killed."""
+    with suppress(OSError):
+        entries = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+        return [entry[1] for entry in entries if entry[1].startswith(f"{root}/")]
+    return []
 
 
 def _processes_of(root: Path) -> Iterator[int]:

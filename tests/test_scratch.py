@@ -66,6 +66,16 @@ def test_files_of_a_killed_session_are_removed_by_the_next() -> None:
     assert not _is_alive(process)
 
 
+def test_mounts_of_a_killed_session_are_removed_by_the_next() -> None:
+    _, (scratch, _), _ = _session("killed")
+    disk = scratch / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=False, capture_output=True)
+    _session("ordinary")
+    assert not scratch.exists(), mounted.stderr
+    assert str(disk) not in Path("/proc/self/mounts").read_text()
+
+
 def test_session_does_not_remove_running_sessions() -> None:
     """This session is running."""
     place = Path(os.environ["HOLDFAST_TEST_SCRATCH"])

@@ -14,6 +14,7 @@ from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.storage.ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner
+from scratch import new_directory
 
 COMMON = """
 import asyncio, os, resource, signal, sys
@@ -129,8 +130,9 @@ async def test_file_size_limit_loses_nothing(tmp_path: Path) -> None:
 
 
 @contextmanager
-def _small_disk(path: Path) -> Iterator[Path]:
-    path.mkdir()
+def _small_disk() -> Iterator[Path]:
+    # In the session's directory, whose mounts are removed even if this process is killed.
+    path = new_directory()
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)]
     try:
         is_mounted = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
@@ -144,8 +146,8 @@ def _small_disk(path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-async def test_full_disk_refuses_writes_and_recovers(tmp_path: Path) -> None:
-    with _small_disk(tmp_path / "disk") as disk:
+async def test_full_disk_refuses_writes_and_recovers() -> None:
+    with _small_disk() as disk:
         ledger = SqliteLedger(disk / "data")
         owner = await WorkspaceOwner.with_session(ledger)
         ballast = disk / "ballast"
