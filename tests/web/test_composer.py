@@ -132,6 +132,8 @@ async def test_the_newest_line_is_followed_until_the_reader_scrolls(harness: Pag
     await screen.answers.last.hover()
     await screen.page.mouse.wheel(0, -600)
     await expect(screen.at("to-end")).to_be_visible()
+    # The button appears with the event of the wheel, before the browser has scrolled.
+    await screen.page.wait_for_function(f"{_REST} > 500")
     top = await screen.page.evaluate(f"{_AT}.scrollTop")
     harness.model.stream_words(*(f"line {number}\n\n" for number in range(80, 160)))
     await expect(screen.answers.last).to_contain_text("line 159")
