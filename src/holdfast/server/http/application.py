@@ -4,7 +4,6 @@ Contains everything that is common to all routes: routing, the limit of a body, 
 """
 
 import asyncio
-import gzip
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -317,5 +316,11 @@ async def _respond_large(send: Send, status: int, body: bytes, headers: Iterable
         await _respond(send, status, body, _JSON, _VARY)
         return
     # zlib releases the interpreter: other requests are served meanwhile.
-    packed = await asyncio.to_thread(gzip.compress, body, _COMPRESSION, mtime=0)
+    packed = await asyncio.to_thread(_compressed, body)
     await _respond(send, status, packed, _JSON, (b"content-encoding", b"gzip"), _VARY)
+
+
+def _compressed(body: bytes) -> bytes:
+    import gzip  # noqa: PLC0415 - late: most servers never need it
+
+    return gzip.compress(body, _COMPRESSION, mtime=0)
