@@ -15,8 +15,8 @@ from holdfast.domain.messages import Message, Text, TextPart
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.engine.ports import Model
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.pydantic_ai import PydanticModel
 from holdfast.tasks import TaskOwner

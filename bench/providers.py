@@ -31,8 +31,8 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.settings import Selection
 from holdfast.http11.sse import frame
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.tasks import TaskOwner
 

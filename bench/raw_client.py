@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bench.servers import ServerProcess
-from holdfast.client.address import Address, build_request
-from holdfast.http11.messages import ResponseParser
+from holdfast.client.server_address import Address, build_request
+from holdfast.http11.client_messages import ResponseParser
 
 __all__ = ["END", "STAMP", "TOKEN", "RawClient", "Readers", "RequestConnection"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.fake_provider import SMALL_MODEL
 from bench.repositories import copy_small, temporary_directory
-from holdfast.client.address import Address, build_request
+from holdfast.client.server_address import Address, build_request
 from holdfast.client.server_launcher import locate
 
 __all__ = [

@@ -12,7 +12,7 @@ from bench.plan import Plan
 from bench.repositories import temporary_directory
 from bench.servers import Provider, ServerProcess, environment, free_port, served
 from bench.turn_rows import Subject
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from holdfast.lock_owner import LOCK_NAME, directory_id
 from holdfast.server.http.listen import UnixListener
 

@@ -29,7 +29,7 @@ PURE = (
     "client/events.py",
     "config/merge.py",
     "config/validate.py",
-    "http11/messages.py",
+    "http11/client_messages.py",
     "http11/sse.py",
     "engine/history.py",
     "engine/history_repair.py",
@@ -441,7 +441,9 @@ def test_server_responds_before_it_is_fully_imported() -> None:
 
 
 def test_server_imports_no_unneeded_modules() -> None:
-    script = "from holdfast.cli.fast_import import load_msgspec\nload_msgspec()\nimport uvloop, holdfast.server.serve"
+    script = (
+        "from holdfast.cli.msgspec_import import load_msgspec\nload_msgspec()\nimport uvloop, holdfast.server.serve"
+    )
     loaded = loaded_by(script)
     assert not loaded & {"click", "rich", "uvicorn", "typing_extensions", "pydantic_ai", "httpx2", "openai"}
     assert len(loaded) < 520, f"{len(loaded)} modules"

@@ -12,7 +12,7 @@ from holdfast.bus.backlog import SlowReaderPolicy
 from holdfast.bus.bus import Bus, Subscription
 from holdfast.bus.frames import Gap, GapEvent, Hello, HelloEvent
 from holdfast.domain.errors import StorageUnavailable
-from holdfast.domain.event_redaction import redact_session
+from holdfast.domain.event_erasure import redact_session
 from holdfast.domain.events import (
     Change,
     MessageDelta,

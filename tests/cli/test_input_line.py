@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.cli.console.input_line import Input, InputLine, Option
 from holdfast.cli.console.run_output import RunOutput
-from holdfast.cli.console.terminal_io import Key, KeyDecoder, Terminal
+from holdfast.cli.console.terminal_keys import Key, KeyDecoder, Terminal
 from holdfast.client.key_focus import SETTLE, Kind
 
 OPTIONS = (Option("allow", "once", "y"), Option("allow_always", "always"), Option("deny", "no", "n"))

@@ -16,7 +16,7 @@ import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome
 from holdfast.cli import server_connection
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from holdfast.client.server_launcher import find
 from holdfast.client.sync_client import SyncClient
 

@@ -14,7 +14,7 @@ import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
 from holdfast.client.server_launcher import locate
-from holdfast.client.socket_paths import BadHost
+from holdfast.client.server_paths import BadHost
 from holdfast.client.ssh import Target, parse_target
 from holdfast.client.sync_client import SyncClient
 from stream_servers import reserve_port

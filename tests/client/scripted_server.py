@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, SessionEvent, StreamedEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.sessions import Session

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.client.address import Address, build_request
+from holdfast.client.server_address import Address, build_request
 
 ADDRESSES = {
     "path": (Address(path="/run/s"), b"Host: "),

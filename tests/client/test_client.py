@@ -9,9 +9,9 @@ from typing import Any, TypeVar, get_type_hints
 import pytest
 
 from client.scripted_server import Exchange, ScriptedServer, answer
-from holdfast.client.address import Address
 from holdfast.client.client import Client, new_client_id
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.server_address import Address
 from holdfast.client.stream import EventStream
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage, ConfigModelRequest, PromptAccepted, RunChange, SelectedModel

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.errors import BrokenResponse
+from holdfast.client.server_address import Address
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 

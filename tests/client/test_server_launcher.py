@@ -17,8 +17,8 @@ from threading import Barrier
 import pytest
 
 from client.scripted_server import short_directory
-from holdfast.client.address import Address
 from holdfast.client.errors import StartFailed, Unreachable, UnsafePath
+from holdfast.client.server_address import Address
 from holdfast.client.server_launcher import (
     EXIT_ADDRESS_IN_USE,
     ServerLocation,
@@ -28,7 +28,7 @@ from holdfast.client.server_launcher import (
     secure_directory,
     serve_command,
 )
-from holdfast.client.socket_paths import (
+from holdfast.client.server_paths import (
     BadHost,
     data_directory,
     parse_host,

@@ -20,8 +20,8 @@ from client.scripted_server import (
     session_event,
     stream_head,
 )
-from holdfast.client.address import Address
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.server_address import Address
 from holdfast.client.sync_client import SyncClient
 from holdfast.domain.events import encode_event
 from holdfast.http11.sse import SseEvent, frame
@@ -270,7 +270,7 @@ async def test_a_wait_ends_when_the_wake_descriptor_is_readable() -> None:
     assert await with_server(quiet, work) == []
 
 
-LIGHT = ("holdfast.client.sync_client", "holdfast.client.address", "holdfast.client.server_launcher")
+LIGHT = ("holdfast.client.sync_client", "holdfast.client.server_address", "holdfast.client.server_launcher")
 HEAVY = {"asyncio", "http", "email", "ssl", "click", "rich", "hashlib", "subprocess", "urllib", "apsw", "random"}
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from client.scripted_server import chunk, frame_of, session_event, stream_head
 from holdfast.client import sync_client, workspace_connection
-from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, ConnectionLost
+from holdfast.client.server_address import Address
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.client.workspace_connection import WorkspaceConnection

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.client_settings import ConfigStore, merge_trees
 from holdfast.config.load_file import parse
+from holdfast.config.saved_settings import ConfigStore, merge_trees
 from holdfast.domain.errors import BadRequest
 
 

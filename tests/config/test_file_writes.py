@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import atomic_files
 from holdfast.atomic_files import FileUnwritable
-from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
+from holdfast.config.saved_settings import ConfigStore
 from holdfast.config.toml_edit import set_value, unset_value
 from holdfast.config.trust import TrustStore
 from holdfast.domain.errors import Conflict

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.http11 import client_connection
 from holdfast.http11.client_connection import DRAIN_SECONDS, Connection, ConnectionPool, Origin, RequestWatchdog
-from holdfast.http11.messages import ConnectionBroken
+from holdfast.http11.client_messages import ConnectionBroken
 from holdfast.providers import httpx_transport
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import in_virtual_time

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.scripted_server import answer, chunk
-from holdfast.client.address import Address, build_request, fill
-from holdfast.http11.messages import ConnectionBroken, InvalidResponse, ResponseParser, quote
+from holdfast.client.server_address import Address, build_request, fill
+from holdfast.http11.client_messages import ConnectionBroken, InvalidResponse, ResponseParser, quote
 
 SOCKET = Address(path="/run/s")
 TCP = Address(host="127.0.0.1", port=81, token="secret")

@@ -8,9 +8,9 @@ import pytest
 from holdfast.domain.approvals import Decision
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
+from holdfast.permissions.always_allow_rules import is_outdated
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.permissions.saved_rules import is_outdated
-from holdfast.workspace.process.program_lookup import expand_glob
+from holdfast.workspace.process.shell_resolution import expand_glob
 
 SAVED = (
     "./run.sh",

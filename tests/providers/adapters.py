@@ -22,8 +22,8 @@ from holdfast.domain.model_requests import (
     ToolSpec,
 )
 from holdfast.domain.settings import Selection
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.pydantic_ai import PydanticModel
 from model_server.bedrock import event_message

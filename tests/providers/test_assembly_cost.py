@@ -20,8 +20,8 @@ from holdfast.domain.messages import (
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.engine.history import conversation
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.chat_request import chat_body
-from holdfast.providers.model_access import ModelAccess
 
 INFO = ModelInfo("local", "m", 100_000)
 

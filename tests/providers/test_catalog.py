@@ -16,7 +16,7 @@ from holdfast.providers.catalog import (
     newer_catalog_file,
     parse_catalog,
 )
-from holdfast.providers.provider_config import WIRES
+from holdfast.providers.effective_providers import WIRES
 
 SNAPSHOT = Path(__file__).parents[2] / "src/holdfast/providers/catalog.json"
 

@@ -29,8 +29,8 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.chat_request import chat_body
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.testing.seeded_loop import in_virtual_time
 from providers.adapters import message, prompt, shape

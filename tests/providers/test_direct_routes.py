@@ -81,7 +81,7 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.ids import SessionId
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.settings import Selection
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 
 async def main():

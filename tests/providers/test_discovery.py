@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.providers import model_discovery as module
+from holdfast.providers.adapter_config import is_loopback
 from holdfast.providers.http_client import close_connections
-from holdfast.providers.model_access import is_loopback
 from holdfast.providers.model_discovery import (
     DiscoveredModel,
     DiscoveryTarget,

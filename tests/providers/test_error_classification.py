@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.http11.client_connection import ConnectError, ConnectionRefused, RequestWatchdog, connect_error
-from holdfast.http11.messages import ConnectionBroken
-from holdfast.providers.model_access import ModelAccess, is_loopback, is_secret_name
+from holdfast.http11.client_messages import ConnectionBroken
+from holdfast.providers.adapter_config import ModelAccess, is_loopback, is_secret_name
 from holdfast.providers.provider_errors import (
     ErrorContext,
     connection_error,

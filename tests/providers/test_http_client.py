@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from holdfast.http11.client_connection import Connection, ConnectionPool, Origin, RequestWatchdog
-from holdfast.http11.messages import ConnectionBroken, Head
+from holdfast.http11.client_messages import ConnectionBroken, Head
 from holdfast.providers.http_client import close_connections, http_client, in_thread
 from holdfast.providers.httpx_transport import Transport, replace_surrogates
 from holdfast.testing.gates import start

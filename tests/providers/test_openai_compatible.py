@@ -26,9 +26,9 @@ from holdfast.domain.messages import (
 from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, StepFinish, TextDelta, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say, event

@@ -9,11 +9,9 @@ import pytest
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import ModelSettings, Options, ProviderSettings, Selection, Settings
 from holdfast.domain.usage import Price
+from holdfast.providers.adapter_config import BETWEEN, FIRST_BYTE
 from holdfast.providers.catalog import Catalog, CatalogModel, CatalogProvider, CatalogSource
-from holdfast.providers.model_access import BETWEEN, FIRST_BYTE
-from holdfast.providers.model_discovery import DiscoveredModel
-from holdfast.providers.model_factory import ModelConfig, configure_model
-from holdfast.providers.provider_config import (
+from holdfast.providers.effective_providers import (
     WIRES,
     Endpoint,
     EndpointSources,
@@ -28,6 +26,8 @@ from holdfast.providers.provider_config import (
     resolve_endpoint,
     wire_of,
 )
+from holdfast.providers.model_discovery import DiscoveredModel
+from holdfast.providers.model_factory import ModelConfig, configure_model
 
 LISTED = CatalogModel(
     "m",

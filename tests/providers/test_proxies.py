@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import FinishedPart
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.testing.gates import Gate, start
 from model_server.script import Reply, Say
 from model_server.server import ModelServer

@@ -26,7 +26,7 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, ToolCallEnd, ToolCallStart
 from holdfast.domain.settings import Selection
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.pydantic_ai import PydanticModel
 from holdfast.providers.sdk.anthropic import marked
 from model_server.script import Reply, Say, event

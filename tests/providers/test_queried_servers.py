@@ -9,9 +9,9 @@ import pytest
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Settings
 from holdfast.providers.catalog import Catalog, load_catalog
+from holdfast.providers.effective_providers import EndpointSources
 from holdfast.providers.model_discovery import DiscoveredModel, DiscoveryResult, DiscoveryTarget, ModelDiscovery
 from holdfast.providers.model_registry import ModelRegistry
-from holdfast.providers.provider_config import EndpointSources
 
 HOSTS = {"127.0.0.1": True, "localhost": True, "[::1]": True, "192.0.2.7": False, "localhost.example": False}
 """Hosts, and whether each is this machine."""

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ProfileNotFound  # type: ignore[import-untyped]
 
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.pydantic_ai import KINDS
 from holdfast.providers.sdk import bedrock
 from providers.adapters import LIBRARIES

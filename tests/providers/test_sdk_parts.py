@@ -39,7 +39,7 @@ from holdfast.domain.model_requests import (
 from holdfast.domain.model_requests import ModelRequest as Request
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.sdk import anthropic, conversion, google, mistral, openai
 from planting import CLAUSES, assert_every_clause_decides
 from providers.adapters import LIBRARIES, message

@@ -12,7 +12,7 @@ from holdfast.domain.model_requests import ModelInfo, StreamPart, UsagePart
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
 from holdfast.engine.response_builder import ResponseBuilder
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 from model_server.script import CallTool, Redact, Reply, Say, Think, event
 from model_server.server import RecordedRequest
 from providers.adapters import ALL, LIBRARIES, AdapterCase, collect, message, prompt, serving

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlencode
 
-from holdfast.http11.messages import quote
+from holdfast.http11.client_messages import quote
 from holdfast.protocol.route import Route
 from holdfast.protocol.routes import ROUTES
 from server.approval_client import ApprovalClient, approval_client

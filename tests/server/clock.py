@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from holdfast.testing.gates import settle_down
 from server.helpers import exchange, raw_request
 

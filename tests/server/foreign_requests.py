@@ -1,6 +1,6 @@
 """Requests that a browser can be made to send, or a client without the token: none may have an effect."""
 
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from server.helpers import raw_request
 
 __all__ = ["attempts", "with_origin"]

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
+from holdfast.client.server_address import Address
 from holdfast.client.server_launcher import locate
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -22,7 +22,7 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, 
 from holdfast.domain.settings import Options
 from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
-from holdfast.http11.messages import Head, ResponseParser
+from holdfast.http11.client_messages import Head, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
 from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step

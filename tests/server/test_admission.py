@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from holdfast.server.http import listen, token_auth
 from holdfast.server.web import web_app
 from server.helpers import Server, exchange, in_process_server, open_raw, server_directory

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from holdfast.server.http.application import accepts_gzip
 from server.helpers import RawResponse, RawStream, exchange, in_process_server, raw_request, server_directory
 

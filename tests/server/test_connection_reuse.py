@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from client.scripted_server import Exchange, ScriptedServer, answer
-from holdfast.client.address import Address
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.request import OpenResponse
+from holdfast.client.server_address import Address
 from holdfast.client.stream import EventStream
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener

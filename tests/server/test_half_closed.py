@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from holdfast.domain.ids import SessionId
 from holdfast.engine.approvals import Approvals
 from server.helpers import (

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from server.helpers import exchange, in_process_server, open_raw, raw_request, server_directory
 
 TIMEOUT = 20.0

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.client.events import StreamEvent
+from holdfast.client.server_address import Address
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.messages import text_of

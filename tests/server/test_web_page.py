@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.http11.messages import ConnectionBroken
+from holdfast.client.server_address import Address
+from holdfast.http11.client_messages import ConnectionBroken
 from holdfast.server.http import listen
 from holdfast.server.web import web_app, web_auth
 from holdfast.testing.gates import until

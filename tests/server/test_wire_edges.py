@@ -12,10 +12,10 @@ import pytest
 from client.scripted_server import Exchange, ScriptedServer, answer, short_directory, stream_head
 from holdfast import __version__
 from holdfast.client import server_launcher, version_check, workspace_connection
-from holdfast.client.address import Address, build_request
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem, TimedOut
 from holdfast.client.request import ServerConnections
+from holdfast.client.server_address import Address, build_request
 from holdfast.client.server_launcher import ServerLocation, find, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.client.workspace_connection import WorkspaceConnection

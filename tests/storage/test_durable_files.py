@@ -18,8 +18,8 @@ import pytest
 
 import holdfast
 from holdfast.atomic_files import FileUnwritable, replace_file, replace_private_file
-from holdfast.config.client_settings import ConfigStore
 from holdfast.config.credentials import Credentials, Token
+from holdfast.config.saved_settings import ConfigStore
 from holdfast.config.toml_edit import set_value
 from holdfast.config.trust import TrustStore
 from holdfast.server import rotating_log

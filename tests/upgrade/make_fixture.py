@@ -20,8 +20,8 @@ import apsw
 import msgspec
 
 from e2e.cli_environment import CliEnvironment
-from holdfast.client.address import Address
 from holdfast.client.client import Client
+from holdfast.client.server_address import Address
 from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment

@@ -17,9 +17,9 @@ import apsw
 import pytest
 
 from e2e.cli_environment import CliEnvironment
-from holdfast.client.address import Address
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
+from holdfast.client.server_address import Address
 from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.bus.frames import Frame
 from holdfast.domain.errors import HoldfastError
-from holdfast.domain.event_redaction import redact_event, session_of
+from holdfast.domain.event_erasure import redact_event, session_of
 from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import Entry

@@ -11,7 +11,7 @@ from holdfast.cli.common import CommandError, location_options, report_errors
 from holdfast.cli.console.approvals import ANSWERS, ApprovalPrompt, QuestionPrompt
 from holdfast.cli.console.input_line import Input
 from holdfast.cli.console.run_output import RunOutput, print_stderr
-from holdfast.cli.console.terminal_io import Terminal
+from holdfast.cli.console.terminal_keys import Terminal
 from holdfast.cli.console.transcript import as_text, finish_notice, last_output_lines, main_argument
 from holdfast.cli.run_client.run_events import AnswerText
 from holdfast.cli.run_client.run_follow import event_session

@@ -19,8 +19,8 @@ from holdfast import __version__
 from holdfast.cli.common import CommandError, location_options, report_errors, server_options
 from holdfast.cli.local_settings import load_configuration, local_options, uses_color
 from holdfast.cli.server_connection import ServerConnection
-from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
+from holdfast.client.server_address import Address
 from holdfast.client.server_launcher import ServerLocation, locate, secure_directory
 from holdfast.client.terminal_text import printable, sanitize
 from holdfast.client.version_check import VersionMismatch

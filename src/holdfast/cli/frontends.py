@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import click
 
 from holdfast.cli.common import CommandError, location_options, report_errors, server_options
-from holdfast.cli.fast_import import signals_blocked
+from holdfast.cli.msgspec_import import signals_blocked
 from holdfast.cli.server_connection import ServerConnection, environment_pairs
 from holdfast.client.errors import Unreachable
 from holdfast.client.server_launcher import locate

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from holdfast.cli.common import directory_option
-from holdfast.client.socket_paths import data_directory
+from holdfast.client.server_paths import data_directory
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import locate_settings
 

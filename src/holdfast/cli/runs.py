@@ -108,7 +108,7 @@ def wait(*, run_id: str, timeout: float | None, streams: bool, raw: bool, quiet:
     """
     from holdfast.cli.console.approvals import ApprovalPrompt
     from holdfast.cli.console.run_output import RunOutput
-    from holdfast.cli.console.terminal_io import Terminal
+    from holdfast.cli.console.terminal_keys import Terminal
     from holdfast.cli.run_client.run_events import RunEvents
     from holdfast.cli.run_client.run_follow import RunFollower
     from holdfast.cli.run_client.signals import Signals

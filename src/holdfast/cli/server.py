@@ -15,8 +15,8 @@ import click
 from holdfast.cli.common import CommandError, DefaultGroup, report_errors, server_options
 from holdfast.cli.serve import ServeArgs, run_server
 from holdfast.cli.server_connection import ServerConnection, sleep
-from holdfast.client.address import Address
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.server_address import Address
 from holdfast.client.server_launcher import locate
 from holdfast.client.sync_client import SyncClient
 from holdfast.client.version_check import end_of

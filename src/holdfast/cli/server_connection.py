@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from json import dumps, loads
 from typing import Any, TypeVar
 
-from holdfast.cli.fast_import import signals_blocked
-from holdfast.client.address import Address, QueryItems
+from holdfast.cli.msgspec_import import signals_blocked
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import (
     BrokenResponse,
@@ -22,11 +21,12 @@ from holdfast.client.errors import (
     Unreachable,
     message_of,
 )
+from holdfast.client.server_address import Address, QueryItems
 from holdfast.client.server_launcher import ServerLocation, find, find_or_start, locate, unreachable
 from holdfast.client.sync_client import SyncClient, SyncEventStream
 from holdfast.client.version_check import replace_outdated
 from holdfast.domain.errors import BadRequest
-from holdfast.http11.messages import quote
+from holdfast.http11.client_messages import quote
 
 __all__ = ["FROM_NOW", "ServerConnection", "environment_pairs", "new_id", "required_text", "resource_path", "sleep"]
 

@@ -6,7 +6,7 @@ HoldfastError
     ├── ConnectionLost     the request was sent, and there was no response: its effect is unknown
     ├── TimedOut           the same, after the caller's time limit
     ├── BrokenResponse     the response is not valid
-    ├── UnsafePlace        another user could access the directory of the socket
+    ├── UnsafePath         another user could access the directory of the socket
     ├── StartFailed        a server was started and did not become ready
     └── ServerProblem      the server returned an error
 """

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.client.address import Address, QueryItems, build_request, fill
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
+from holdfast.client.server_address import Address, QueryItems, build_request, fill
 from holdfast.domain.approvals import Via
 from holdfast.http11.client_connection import Connection, ConnectionPool, Origin
-from holdfast.http11.messages import IDEMPOTENT, ConnectionBroken, Head, InvalidResponse
+from holdfast.http11.client_messages import IDEMPOTENT, ConnectionBroken, Head, InvalidResponse
 from holdfast.protocol.routes import ROUTES, Route
 
 __all__ = ["OpenResponse", "Response", "RouteMethods", "ServerConnections"]

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
-from holdfast.client.address import Address
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
-from holdfast.client.socket_paths import (
+from holdfast.client.server_address import Address
+from holdfast.client.server_paths import (
     data_directory,
     default_data_directory,
     parse_host,

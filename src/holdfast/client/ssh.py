@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.client.errors import Unreachable
 from holdfast.client.server_launcher import secure_directory
-from holdfast.client.socket_paths import BadHost, socket_directories, socket_path
+from holdfast.client.server_paths import BadHost, socket_directories, socket_path
 
 __all__ = ["SshForward", "Target", "parse_target"]
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.client.address import Address, QueryItems, build_request
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
-from holdfast.http11.messages import IDEMPOTENT, InvalidResponse, ResponseParser
+from holdfast.client.server_address import Address, QueryItems, build_request
+from holdfast.http11.client_messages import IDEMPOTENT, InvalidResponse, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
 
 __all__ = ["ServerInfo", "SyncClient", "SyncEventStream"]

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
-from holdfast.http11.messages import ConnectionBroken, Head, InvalidResponse, ResponseParser
+from holdfast.http11.client_messages import ConnectionBroken, Head, InvalidResponse, ResponseParser
 
 __all__ = [
     "Abortable",

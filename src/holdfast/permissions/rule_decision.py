@@ -20,6 +20,17 @@ from holdfast.domain.permission_rules import BadRule, Rule, Scope, parse_rules
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.domain.url_patterns import Address, BadAddress, parse_address
+from holdfast.permissions.always_allow_rules import (
+    call_rules,
+    call_scope,
+    command_rules,
+    command_scope,
+    is_exact,
+    is_plain,
+    line_rules,
+    line_scope,
+    working_directory,
+)
 from holdfast.permissions.deny_check import (
     FileUse,
     NamesOnly,
@@ -37,17 +48,6 @@ from holdfast.permissions.readonly_check import (
     is_readonly,
     is_readonly_redirection,
     leads_outside,
-)
-from holdfast.permissions.saved_rules import (
-    call_rules,
-    call_scope,
-    command_rules,
-    command_scope,
-    is_exact,
-    is_plain,
-    line_rules,
-    line_scope,
-    working_directory,
 )
 from holdfast.permissions.shell_lexer import ShellCommand, ShellLine
 from holdfast.permissions.wrapper_commands import read_line

@@ -23,7 +23,7 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, ToolSpec
 from holdfast.domain.settings import Selection
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 
 __all__ = ["PLAIN_REASONING", "chat_body", "effort_of", "output_tokens_of"]
 

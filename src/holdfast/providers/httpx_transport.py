@@ -11,7 +11,7 @@ import httpx2
 
 from holdfast.domain.surrogates import SurrogateReplacer
 from holdfast.http11.client_connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
-from holdfast.http11.messages import ConnectionBroken, Head, serialize_request
+from holdfast.http11.client_messages import ConnectionBroken, Head, serialize_request
 from holdfast.providers.http_client import CURRENT_WATCHDOG
 
 __all__ = [

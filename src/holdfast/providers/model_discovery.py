@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.http11.client_connection import connect_error
+from holdfast.providers.adapter_config import is_loopback
 from holdfast.providers.http_client import http_client
-from holdfast.providers.model_access import is_loopback
 from holdfast.tasks import TaskOwner
 
 __all__ = [

@@ -7,9 +7,9 @@ import msgspec
 
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
+from holdfast.providers.adapter_config import BETWEEN, FIRST_BYTE, ModelAccess
+from holdfast.providers.effective_providers import Endpoint, ModelSpec, Provider, adapt_selection
 from holdfast.providers.http_client import in_thread
-from holdfast.providers.model_access import BETWEEN, FIRST_BYTE, ModelAccess
-from holdfast.providers.provider_config import Endpoint, ModelSpec, Provider, adapt_selection
 
 __all__ = ["ModelAdapter", "ModelConfig", "build", "configure_model", "reasoning_body"]
 

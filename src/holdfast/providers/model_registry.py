@@ -13,17 +13,9 @@ import msgspec
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Selection, Settings
+from holdfast.providers.adapter_config import is_loopback
 from holdfast.providers.catalog import Catalog, close_matches
-from holdfast.providers.model_access import is_loopback
-from holdfast.providers.model_discovery import (
-    LOCAL_SERVERS,
-    DiscoveredModel,
-    DiscoveryResult,
-    DiscoveryTarget,
-    ModelDiscovery,
-    ollama_address,
-)
-from holdfast.providers.provider_config import (
+from holdfast.providers.effective_providers import (
     Endpoint,
     EndpointSources,
     ModelSpec,
@@ -34,6 +26,14 @@ from holdfast.providers.provider_config import (
     key_variables,
     models_of,
     resolve_endpoint,
+)
+from holdfast.providers.model_discovery import (
+    LOCAL_SERVERS,
+    DiscoveredModel,
+    DiscoveryResult,
+    DiscoveryTarget,
+    ModelDiscovery,
+    ollama_address,
 )
 from holdfast.providers.provider_errors import redact
 

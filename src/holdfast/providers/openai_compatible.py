@@ -16,12 +16,12 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.domain.surrogates import SurrogateReplacer, replace_json_surrogates
 from holdfast.http11.client_connection import ConnectError, Connection, ConnectionRefused, RequestWatchdog
-from holdfast.http11.messages import ConnectionBroken, serialize_request
+from holdfast.http11.client_messages import ConnectionBroken, serialize_request
 from holdfast.http11.sse import SseReader
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
 from holdfast.providers.http_client import USER_AGENT, DirectRoute, direct_route, http_client, in_thread
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.provider_errors import (
     ErrorContext,
     connection_error,

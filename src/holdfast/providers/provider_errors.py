@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.domain.errors import ProviderError, Trouble
 from holdfast.http11.client_connection import ConnectError, ConnectionRefused, RequestWatchdog
-from holdfast.http11.messages import ConnectionBroken
-from holdfast.providers.model_access import is_loopback
+from holdfast.http11.client_messages import ConnectionBroken
+from holdfast.providers.adapter_config import is_loopback
 
 __all__ = [
     "ErrorContext",

@@ -18,8 +18,8 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.http11.client_connection import RequestWatchdog
 from holdfast.install_hint import install_command
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.http_client import CURRENT_WATCHDOG, USER_AGENT, http_client, in_thread
-from holdfast.providers.model_access import ModelAccess
 from holdfast.providers.openai_compatible import session_headers
 from holdfast.providers.provider_errors import (
     ErrorContext,

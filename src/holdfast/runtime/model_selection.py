@@ -18,10 +18,10 @@ from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Selection, Settings
 from holdfast.engine.ports import Model
 from holdfast.providers.catalog import Catalog, load_catalog, newer_catalog_file
+from holdfast.providers.effective_providers import EndpointSources, Expand
 from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.providers.model_factory import ModelConfig, build, configure_model
 from holdfast.providers.model_registry import ModelChoice, ModelRegistry, ProviderView
-from holdfast.providers.provider_config import EndpointSources, Expand
 from holdfast.providers.scripted_model import DemoModel, tour_titles
 from holdfast.tasks import TaskOwner
 

@@ -12,7 +12,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.workspace.git.readonly_check import git_is_quiet
-from holdfast.workspace.process.program_lookup import expand_glob, real_path
+from holdfast.workspace.process.shell_resolution import expand_glob, real_path
 
 if TYPE_CHECKING:
     from holdfast.permissions.deny_check import ProgramFiles
@@ -86,7 +86,7 @@ def allows(rules: Sequence[str], permit: Permit, path: str, programs: "ProgramFi
 
 def outdated_rules(reading: ConfigSnapshot, saved_file: str) -> tuple[Problem, ...]:
     """Report saved rules of earlier versions that name a relative program without its directory."""
-    from holdfast.permissions.saved_rules import is_outdated  # noqa: PLC0415
+    from holdfast.permissions.always_allow_rules import is_outdated  # noqa: PLC0415
 
     text = "was saved by an earlier version without its directory: it is asked about once more, then saved with it."
     found: list[Problem] = []
@@ -100,6 +100,6 @@ def outdated_rules(reading: ConfigSnapshot, saved_file: str) -> tuple[Problem, .
 
 def replaces(new: str, old: str) -> bool:
     """Return whether a rule that is being saved is the new form of a saved rule of an earlier version."""
-    from holdfast.permissions.saved_rules import is_outdated  # noqa: PLC0415
+    from holdfast.permissions.always_allow_rules import is_outdated  # noqa: PLC0415
 
     return new.startswith(f"{old} ") and is_outdated(old)

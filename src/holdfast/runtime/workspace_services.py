@@ -12,11 +12,11 @@ from functools import partial
 
 import msgspec
 
-from holdfast.config.client_settings import ConfigStore
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import Problem
+from holdfast.config.saved_settings import ConfigStore
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent, LiveEvent
 from holdfast.domain.ids import WorkspaceId
@@ -30,13 +30,13 @@ from holdfast.engine.recovery import plan_recovery
 from holdfast.engine.run_context import RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.settings import EngineSettings
 from holdfast.extensions.base import ExtensionContext
-from holdfast.extensions.command_substitution import Substitution
 from holdfast.extensions.extensions import Extensions
 from holdfast.providers.http_client import post_form
 from holdfast.runtime.engine_settings import context_loader, engine_settings
 from holdfast.runtime.model_selection import SelectedModels, model_sources
 from holdfast.runtime.permission_check import PermissionCheck, allows, replaces
 from holdfast.runtime.server_services import NoUsableModel, ServerServices, close_each
+from holdfast.runtime.settings_substitution import Substitution
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceEvents, new_id
 from holdfast.tools.agent import Agent
 from holdfast.tools.agentic_fetch import AgenticFetch, WebFetch
@@ -49,8 +49,8 @@ from holdfast.workspace.git.status_scan import GitScan
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
-from holdfast.workspace.process.program_lookup import ProgramFiles
 from holdfast.workspace.process.shell_call import Shell, command_environment
+from holdfast.workspace.process.shell_resolution import ProgramFiles
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
 
 __all__ = ["WorkspaceServices", "open_workspace"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 import apsw
 import msgspec
 
-from holdfast.domain.event_redaction import event_subject, redact_body, session_of
+from holdfast.domain.event_erasure import event_subject, redact_body, session_of
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import Entry
 from holdfast.storage.tables import composite_key, is_cacheable, key_range, number_of

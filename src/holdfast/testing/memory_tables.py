@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.domain.event_redaction import event_subject, redact_body
+from holdfast.domain.event_erasure import event_subject, redact_body
 from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId

@@ -19,11 +19,11 @@ from holdfast.extensions.lsp.diagnostics_wait import (
     WaitLimits,
     deadline,
 )
-from holdfast.extensions.lsp.language_server import LanguageServer, ServerHooks
 from holdfast.extensions.lsp.lsp_connection import Incoming
 from holdfast.extensions.lsp.lsp_types import ServerCapabilities, file_uri
 from holdfast.extensions.lsp.server_config import LaunchSpec, ServerConfig
 from holdfast.extensions.lsp.server_session import ServerSession
+from holdfast.extensions.lsp.server_supervisor import LanguageServer, ServerHooks
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import in_virtual_time
 

@@ -12,7 +12,7 @@ from typing import cast
 
 from holdfast.cli.console.input_line import Input, InputLine, Option
 from holdfast.cli.console.run_output import RunOutput, print_stderr
-from holdfast.cli.console.terminal_io import Terminal
+from holdfast.cli.console.terminal_keys import Terminal
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.errors import ServerProblem
 from holdfast.client.events import StreamEvent

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from unicodedata import east_asian_width
 
 from holdfast.cli.console.run_output import RunOutput
-from holdfast.cli.console.terminal_io import Key, Terminal
+from holdfast.cli.console.terminal_keys import Key, Terminal
 from holdfast.client import key_focus
 from holdfast.client.key_focus import Focus, Kind
 

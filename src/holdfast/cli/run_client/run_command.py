@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.console.run_output import Mode, RunOutput, print_result, print_stderr
-from holdfast.cli.fast_import import load_msgspec, signals_blocked
+from holdfast.cli.msgspec_import import load_msgspec, signals_blocked
 from holdfast.cli.run_client.run_args import RunArgs, parse_fast
 from holdfast.cli.run_client.signals import Signals
 from holdfast.cli.server_connection import FROM_NOW, ServerConnection, new_id, required_text
@@ -330,7 +330,7 @@ def _follow(
     """Wait for the end of the run."""
     _import_follower()
     from holdfast.cli.console.approvals import ApprovalPrompt
-    from holdfast.cli.console.terminal_io import Terminal
+    from holdfast.cli.console.terminal_keys import Terminal
     from holdfast.cli.run_client.run_events import RunEvents
     from holdfast.cli.run_client.run_follow import RunFollower, ServerGone
     from holdfast.cli.run_client.run_lookup import record_directory

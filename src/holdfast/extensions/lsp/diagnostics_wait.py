@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.domain.extensions import LspState
-from holdfast.extensions.lsp.language_server import LanguageServer
 from holdfast.extensions.lsp.lsp_types import file_uri
+from holdfast.extensions.lsp.server_supervisor import LanguageServer
 
 __all__ = [
     "AFTER_CHANGE",

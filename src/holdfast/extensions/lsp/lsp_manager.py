@@ -5,9 +5,9 @@ because many workspaces never need one. The manager owns one `LanguageServer` fo
 
 * `server_config` selects the servers of a file and determines how they are launched; the manager caches the selection
   for each directory and file type, since it reads the disk.
-* `server_state` decides when a process is launched, relaunched or given up. No server is started in advance: the first
-  file of its language requests it.
-* `language_server` runs the process, `lsp_connection` the JSON-RPC messages, `server_session` the protocol state
+* `server_lifecycle` decides when a process is launched, relaunched or given up. No server is started in advance: the
+  first file of its language requests it.
+* `server_supervisor` runs the process, `lsp_connection` the JSON-RPC messages, `server_session` the protocol state
   (capabilities, open documents, diagnostics).
 * `diagnostics_wait` bounds how long a tool waits for the diagnostics of a change.
 
@@ -30,7 +30,6 @@ from holdfast.extensions.lsp import server_lifecycle
 from holdfast.extensions.lsp.changed_file_scan import FileScan, compare_scans, scan_files
 from holdfast.extensions.lsp.diagnostics import FileDiagnostic, format_diagnostics, to_file_diagnostics
 from holdfast.extensions.lsp.diagnostics_wait import IN_BACKGROUND, ON_VIEW, DiagnosticsWait, WaitLimits
-from holdfast.extensions.lsp.language_server import LanguageServer, MessageTrace, ServerHooks
 from holdfast.extensions.lsp.lsp_types import path_from_uri
 from holdfast.extensions.lsp.positions import Text
 from holdfast.extensions.lsp.server_config import (
@@ -43,6 +42,7 @@ from holdfast.extensions.lsp.server_config import (
     match_servers,
     read_project,
 )
+from holdfast.extensions.lsp.server_supervisor import LanguageServer, MessageTrace, ServerHooks
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.files.file_paths import display_path, is_within
 from holdfast.workspace.files.safe_open import locate, read_whole_file

@@ -1,6 +1,6 @@
 """State machine for a language server. Pure: times are passed in.
 
-Theory of operation. `transition(state, event)` returns the next state and the effects; `language_server` executes the
+Theory of operation. `transition(state, event)` returns the next state and the effects; `server_supervisor` executes the
 effects and dispatches the events. Nothing here waits, so every order of events can be tested as a table.
 
     UNSTARTED --Requested--> STARTING --Started--> READY

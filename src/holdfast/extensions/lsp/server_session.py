@@ -1,7 +1,7 @@
 """Session with one process of a language server: the `initialize` handshake, open documents and diagnostics.
 
 A `ServerSession` holds the protocol state of one process and is discarded with it. Processes, restarts and waiting
-belong to `language_server`. Document synchronization and the `initialize` parameters are pure.
+belong to `server_supervisor`. Document synchronization and the `initialize` parameters are pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 
 __all__ = ["build", "marked", "refine"]
 

@@ -50,8 +50,8 @@ from holdfast.domain.model_requests import (
 )
 from holdfast.domain.settings import Selection
 from holdfast.domain.usage import Usage
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.chat_request import effort_of, output_tokens_of
-from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["StreamParts", "body_for", "conversation", "parameters", "settings_for"]
 

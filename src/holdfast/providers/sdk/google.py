@@ -10,7 +10,7 @@ from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.google_cloud import GoogleCloudProvider
 
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 
 __all__ = ["build", "build_vertex", "refine"]
 

@@ -23,8 +23,8 @@ from pydantic_ai.models.mistral import MistralModel
 from pydantic_ai.providers.mistral import MistralProvider
 
 from holdfast.domain.model_requests import ModelInfo
+from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.http_client import USER_AGENT
-from holdfast.providers.model_access import ModelAccess
 
 __all__ = ["build", "refine"]
 

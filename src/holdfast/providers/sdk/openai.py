@@ -10,7 +10,7 @@ from pydantic_ai.providers.azure import AzureProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from holdfast.domain.model_requests import ModelInfo
-from holdfast.providers.model_access import ModelAccess
+from holdfast.providers.adapter_config import ModelAccess
 
 __all__ = ["build", "build_azure", "build_chat", "build_responses", "refine"]
 

@@ -197,7 +197,7 @@ def _refuse_outdated(handle: WorkspaceHandle, rules: list[str]) -> None:
     """Refuse new rules that would count as saved by an earlier version: a relative program without its directory in the
     workspace's own file.
     """
-    from holdfast.permissions.saved_rules import is_outdated  # noqa: PLC0415 - only where rules are set
+    from holdfast.permissions.always_allow_rules import is_outdated  # noqa: PLC0415 - only where rules are set
 
     known = handle.services.config_store.read_scope(1).get("permissions", {}).get("allow", [])
     if new := [rule for rule in rules if rule not in known and is_outdated(rule)]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from holdfast.domain.errors import BadRequest, ToolError, UnknownRun, UnknownSession
-from holdfast.domain.event_redaction import event_subject
+from holdfast.domain.event_erasure import event_subject
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.ledger import MarkRead

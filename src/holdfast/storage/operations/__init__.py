@@ -33,7 +33,7 @@ from holdfast.domain.ledger import (
     Write,
 )
 from holdfast.storage.operations import approvals, cancels, messages, queue, runs, sessions
-from holdfast.storage.operations.context import (
+from holdfast.storage.operations.write_context import (
     Context,
     FileRows,
     LogRows,

@@ -10,7 +10,7 @@ from holdfast.domain.events import (
     QuestionRequestEvent,
 )
 from holdfast.domain.ledger import Announce, CloseRequest
-from holdfast.storage.operations.context import Context, Refused
+from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform"]
 

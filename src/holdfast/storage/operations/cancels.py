@@ -8,7 +8,7 @@ import msgspec
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import CancelRun, CancelSession, ClearQueue
 from holdfast.domain.runs import Run
-from holdfast.storage.operations.context import Context, Refused
+from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform", "request_cancel", "withdraw_cancel"]
 

@@ -9,7 +9,7 @@ from holdfast.domain.events import Change, MessageEvent
 from holdfast.domain.ids import MessageId
 from holdfast.domain.ledger import DeleteMessage, GrowMessage, PutMessage
 from holdfast.domain.messages import Message
-from holdfast.storage.operations.context import Context, Refused
+from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform"]
 

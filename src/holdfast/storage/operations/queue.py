@@ -9,7 +9,7 @@ from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import Admit, Redeliver, RemoveRun, Reorder, RunRecord
 from holdfast.domain.runs import Run
 from holdfast.storage.operations.cancels import request_cancel, withdraw_cancel
-from holdfast.storage.operations.context import Context, Refused
+from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform"]
 

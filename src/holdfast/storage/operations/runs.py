@@ -8,7 +8,7 @@ from holdfast.domain.events import Change, RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.ledger import EndRun, FoldRun, StartRun, StepRun
 from holdfast.domain.runs import Run
-from holdfast.storage.operations.context import Context, Refused
+from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform"]
 

@@ -4,13 +4,13 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast.domain.event_redaction import redact_session
+from holdfast.domain.event_erasure import redact_session
 from holdfast.domain.events import Change, FileEvent, SessionEvent
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import SessionId
 from holdfast.domain.ledger import AddFile, CreateSession, DeleteSession, MarkRead, PatchSession
 from holdfast.domain.sessions import Session, SessionPatch, apply_patch
-from holdfast.storage.operations.context import Context, Refused, Tables
+from holdfast.storage.operations.write_context import Context, Refused, Tables
 
 __all__ = ["perform"]
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.domain.event_redaction import session_of
+from holdfast.domain.event_erasure import session_of
 from holdfast.domain.events import FileEvent, Removed, RemovedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId

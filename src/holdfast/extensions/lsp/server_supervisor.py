@@ -1,7 +1,7 @@
 """A language server of a workspace across restarts, and its logs.
 
-`server_state` decides when a process is launched or killed; `LanguageServer` executes the effects and dispatches the
-events.
+`server_lifecycle` decides when a process is launched or killed; `LanguageServer` executes the effects and dispatches
+the events.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ class ModelAccess(msgspec.Struct, frozen=True):
     extras: dict[str, str] = {}
 
     def __repr__(self) -> str:
-        return f"Access(base_url={self.base_url!r})"
+        return f"ModelAccess(base_url={self.base_url!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [("base_url", self.base_url)]

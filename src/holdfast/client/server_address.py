@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from holdfast.http11.messages import quote, serialize_request
+from holdfast.http11.client_messages import quote, serialize_request
 
 __all__ = ["HOST_ON_SOCKETS", "Address", "QueryItems", "build_request", "fill"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from posixpath import join
 
-from holdfast.client.address import Address
+from holdfast.client.server_address import Address
 from holdfast.domain.errors import BadRequest
 
 __all__ = [
