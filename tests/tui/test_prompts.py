@@ -12,7 +12,7 @@ from holdfast.tui.screens.dialogs import Form
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.widgets.composer import Completer
 from holdfast.tui.widgets.queue_panel import QueuePanel
-from server.helpers import EchoModel, FeedModel, send_prompt
+from server.helpers import EchoModel, FeedModel, collect_run_ends, send_prompt
 from trials.hostile_commands import new_token, survivors
 from tui.app_driver import AppDriver, open_app, running_server
 
@@ -257,7 +257,9 @@ async def test_prompts_of_earlier_sessions_are_recalled() -> None:
     async with running_server() as (_, server):
         client, workspace = await server.open_workspace()
         session = await client.create_session(workspace, "Old")
-        await send_prompt(client, workspace, session.id, "what I asked then")
+        await send_prompt(client, workspace, session.id, "what I asked then", "r1")
+        # The prompt is a message of the session only once its run has begun, and the app loads the history once.
+        await collect_run_ends(client, workspace, ["r1"])
         async with open_app(server) as screen:
             await screen.wait_until(lambda: bool(screen.composer.sent_prompts), "what was sent")
             await screen.pilot.press("up")
