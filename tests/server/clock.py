@@ -16,7 +16,7 @@ second may pass until the test has looked.
 
 
 class Clock:
-    """Clock of the loop in which it is created. Apart from `forward` it is slow, not stopped: short timers still fire."""
+    """Clock of the loop in which it is created. It is slowed down, not stopped, so that short timers still fire."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
