@@ -12,7 +12,7 @@ from bench.plan import Plan
 from bench.repositories import temporary_directory
 from bench.servers import Provider, ServerProcess, environment, free_port, served
 from bench.turn_rows import Subject
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.lock_owner import LOCK_NAME, directory_id
 from holdfast.server.http.listen import UnixListener
 
@@ -37,7 +37,7 @@ def _ran(root: Path, *command: str) -> float:
 
 def _bare_start() -> float:
     """Seconds until the bare process has answered over TCP."""
-    address = Address(host="127.0.0.1", port=free_port())
+    address = ServerAddress(host="127.0.0.1", port=free_port())
     began = time.perf_counter()
     with subprocess.Popen([sys.executable, "-m", "bench.bare_process", str(address.port)]) as process:
         return ServerProcess(temporary_directory(), process, began, address).wait_for_answer()

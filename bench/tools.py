@@ -15,7 +15,7 @@ from statistics import median
 import uvloop
 
 from bench.figures import Figure, Goal, ratio_of_medians
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard import Containment, Guard
 from trials.hostile_commands import start_shape, survivors
 
@@ -60,7 +60,7 @@ async def _overheads(containment: Containment, spills: Path) -> tuple[list[tuple
     guard = Guard(containment)
     started = await _timed(guard.ready)
     processes = Processes(guard, spills)
-    launch = Launch(_TRUE, "/", {"PATH": os.environ["PATH"]})
+    launch = CommandLaunch(_TRUE, "/", {"PATH": os.environ["PATH"]})
     try:
         pairs = [(await _timed(lambda: processes.run(launch)) * 1e3, await _timed(_raw) * 1e3) for _ in range(_ROUNDS)]
         return pairs, started * 1e3

@@ -16,7 +16,7 @@ import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome
 from holdfast.cli import server_connection
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import find
 from holdfast.client.sync_client import SyncClient
 
@@ -251,7 +251,7 @@ def test_a_server_that_exits_after_it_was_found_is_replaced(
     alone: IsolatedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server responds, and has exited when the workspace is opened (C-46)."""
-    gone = SyncClient(Address(path=f"{alone.home}/r/gone"))
+    gone = SyncClient(ServerAddress(path=f"{alone.home}/r/gone"))
     tries = iter([gone])
     monkeypatch.setattr(server_connection, "replace_outdated", lambda *_: False)
     monkeypatch.setattr(server_connection, "find", lambda *given: next(tries, None) or find(*given))

@@ -15,7 +15,7 @@ import pytest
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
 from holdfast.client.server_launcher import locate
 from holdfast.client.server_paths import BadHost
-from holdfast.client.ssh import Target, parse_target
+from holdfast.client.ssh import SshTarget, parse_target
 from holdfast.client.sync_client import SyncClient
 from stream_servers import reserve_port
 
@@ -175,12 +175,12 @@ def test_holdfast_is_not_installed_on_the_remote_machine(here: IsolatedHome, mac
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("ssh://me@box", Target("box", "me")),
-        ("ssh://box:2222/srv/a%20b", Target("box", "", 2222, "/srv/a b")),
-        ("ssh://box/", Target("box")),
+        ("ssh://me@box", SshTarget("box", "me")),
+        ("ssh://box:2222/srv/a%20b", SshTarget("box", "", 2222, "/srv/a b")),
+        ("ssh://box/", SshTarget("box")),
     ],
 )
-def test_hosts_are_parsed(text: str, target: Target) -> None:
+def test_hosts_are_parsed(text: str, target: SshTarget) -> None:
     assert parse_target(text) == target
 
 

@@ -21,7 +21,7 @@ from client.scripted_server import (
     stream_head,
 )
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.sync_client import SyncClient
 from holdfast.domain.events import encode_event
 from holdfast.http11.sse import SseEvent, frame
@@ -34,7 +34,7 @@ LOG = list(enumerate(BODIES, 1))
 async def with_server(script: Handler, work: Callable[[SyncClient], T]) -> T:
     """Run the server on this loop and the client in a thread."""
 
-    def run(address: Address) -> T:
+    def run(address: ServerAddress) -> T:
         with SyncClient(address, timeout=10.0) as client:
             return work(client)
 
@@ -165,7 +165,7 @@ async def test_an_incomplete_response_is_an_error(cut: int) -> None:
 
 def test_no_server_listens() -> None:
     with pytest.raises(Unreachable, match="/nowhere"):
-        SyncClient(Address(path="/nowhere")).request("GET", "/v1/health")
+        SyncClient(ServerAddress(path="/nowhere")).request("GET", "/v1/health")
 
 
 async def test_a_stream() -> None:

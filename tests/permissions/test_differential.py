@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions import git_readonly
-from holdfast.permissions.readonly_programs import ANY, PROGRAMS, Options
+from holdfast.permissions.readonly_programs import ANY, PROGRAMS, ProgramOptions
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.permissions.shell_lexer import ShellCommand
+from holdfast.permissions.shell_lexer import SimpleCommand
 from holdfast.permissions.shell_parser import parse
 from holdfast.permissions.wrapper_commands import read_line
 from permissions.corpus import LINES
@@ -106,7 +106,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> LoggedShell:
     return LoggedShell(tmp_path_factory.mktemp("stage"))
 
 
-def commands_of(line: str) -> list[ShellCommand]:
+def commands_of(line: str) -> list[SimpleCommand]:
     return [*parse(line).commands, *read_line(line).commands]
 
 
@@ -123,7 +123,7 @@ def is_expected(call: list[str], line: str) -> bool:
     return bool(open_ended) or tuple(call) in [command.texts for command in same]
 
 
-def _is_expanded(command: ShellCommand, line: str) -> bool:
+def _is_expanded(command: SimpleCommand, line: str) -> bool:
     words = command.argv[1:]
     return command.is_open or "$" in line or any(word.is_glob or word.is_home or "{}" in word.text for word in words)
 
@@ -169,7 +169,7 @@ NOT_TRIED = {"date", "free", "hostname", "seq", "sleep", "tail"}
 """They would act on the machine, or not end."""
 
 
-def spelt(options: Options) -> list[str]:
+def spelt(options: ProgramOptions) -> list[str]:
     """Return every option of a table, alone and joined with a value; any letter where the table has none."""
     letters = options.flags + options.valued + options.joined if options is not ANY else ascii_letters
     pairs = [a + b for a in options.flags[:4] for b in options.valued]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.server.http import listen, token_auth
 from holdfast.server.web import web_app
 from server.helpers import Server, exchange, in_process_server, open_raw, server_directory
@@ -107,20 +107,22 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_app, "BUNDLE", tmp_path)
 
 
-async def port_of(server: Server, kind: str) -> Address:
+async def port_of(server: Server, kind: str) -> ServerAddress:
     if kind == "api":
         return server.tcp
     opened = await server.application.web.open()
     token = opened.exchange(opened.link(()).code).token
-    return Address(host="127.0.0.1", port=opened.app.port, token=token)
+    return ServerAddress(host="127.0.0.1", port=opened.app.port, token=token)
 
 
-def filled(address: Address, text: str) -> str:
+def filled(address: ServerAddress, text: str) -> str:
     text = text.replace("<host>", f"127.0.0.1:{address.port}").replace("<port>", str(address.port))
     return text.replace("<token>", address.token).replace("<cut>", address.token[:-1])
 
 
-async def status_of(address: Address, method: str, lines: tuple[str, ...], body: str, path: str = "/v1/control") -> int:
+async def status_of(
+    address: ServerAddress, method: str, lines: tuple[str, ...], body: str, path: str = "/v1/control"
+) -> int:
     head = [filled(address, line) for line in lines]
     if body and not any(line.lower().startswith(("content-length", "transfer-encoding")) for line in lines):
         head.append(f"Content-Length: {len(body)}")

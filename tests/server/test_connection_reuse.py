@@ -8,7 +8,7 @@ from client.scripted_server import Exchange, ScriptedServer, answer
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.request import OpenResponse
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.stream import EventStream
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
@@ -147,7 +147,7 @@ async def test_requests_use_new_address_despite_kept_connections() -> None:
         await client.health()
         client.address = new
         await client.health()
-        client.address = Address(path=new.path)
+        client.address = ServerAddress(path=new.path)
         await client.health()
         assert asked == ["old", "new", "new"]
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.client.events import StreamEvent
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.messages import text_of
@@ -144,9 +144,9 @@ async def test_r12_tcp_start_prints_token_path_not_token(reserved_port: int) -> 
             token = (directory.data / "token").read_text().strip()
             assert stat.S_IMODE((directory.data / "token").stat().st_mode) == 0o600
             with pytest.raises(ServerProblem) as caught:
-                await Client(Address(host="127.0.0.1", port=port, token="x" * 43)).version()
+                await Client(ServerAddress(host="127.0.0.1", port=port, token="x" * 43)).version()
             assert caught.value.status == 401
-            async with Client(Address(host="127.0.0.1", port=port, token=token)) as client:
+            async with Client(ServerAddress(host="127.0.0.1", port=port, token=token)) as client:
                 assert (await client.version()).pid == server.process.pid
             log = server.log.read_text()
             assert str(directory.data / "token") in log

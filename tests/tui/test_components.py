@@ -29,7 +29,7 @@ from holdfast.domain.messages import (
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.attachments import (
     MAX_SIZE,
-    TooLarge,
+    AttachmentTooLarge,
     best_matches,
     find_mentions,
     open_mention,
@@ -221,7 +221,7 @@ def test_attachable_files(tmp_path: Path) -> None:
     picture = read_attachment(str(tmp_path / "c.png"), "c.png")
     assert picture is not None
     assert picture.mime_type == "image/png"
-    with pytest.raises(TooLarge):
+    with pytest.raises(AttachmentTooLarge):
         read_attachment(str(tmp_path / "d.log"), "d.log")
 
 

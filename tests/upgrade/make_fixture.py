@@ -21,7 +21,7 @@ import msgspec
 
 from e2e.cli_environment import CliEnvironment
 from holdfast.client.client import Client
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
@@ -201,7 +201,7 @@ async def settings_and_sign_ins(at: RecordedClient) -> dict[str, Any]:
     await at.client.config_set(at.id, "options.max_minutes", 77, scope=0)
     await at.client.config_set(at.id, "options.context_files", ["NOTES.md"], scope=1)
     link = await at.client.open_web()
-    async with Client(Address(host="127.0.0.1", port=urlsplit(link.url).port or 0)) as page:
+    async with Client(ServerAddress(host="127.0.0.1", port=urlsplit(link.url).port or 0)) as page:
         entered = await page.enter_page(link.code)
     return {"page": entered.page, "key": entered.key}
 

@@ -19,7 +19,7 @@ import pytest
 from e2e.cli_environment import CliEnvironment
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
@@ -92,9 +92,9 @@ async def test_an_earlier_versions_data_is_opened_and_read(archive: Path, reserv
             with pytest.raises(ServerProblem, match="409"):
                 await client.send_prompt(ids["w"], AgentMessage(ids["crashed"], "again", RunId(run)))
         await check_undo(client, ids["w"], expected["w"])
-        async with Client(Address(host="127.0.0.1", port=port)) as page:
+        async with Client(ServerAddress(host="127.0.0.1", port=port)) as page:
             await check_sign_in(page, port, expected)
-        async with Client(Address(host="127.0.0.1", port=tcp, token=token)) as remote:
+        async with Client(ServerAddress(host="127.0.0.1", port=tcp, token=token)) as remote:
             assert {item.id for item in await remote.list_workspaces()} == {ids["w"], ids["v"]}
         listed = await stage.stdout_of("sessions", "--json")
         assert {item["id"] for item in json.loads(listed)} >= set(expected["w"]["listed"])

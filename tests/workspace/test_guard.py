@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from holdfast.testing.gates import until
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard import Bounds, CannotStart, Command, Containment, Guard, Tree
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from trials.hostile_commands import new_token, start_shape, survivors
@@ -245,7 +245,7 @@ async def test_nothing_is_left_open(tmp_path: Path) -> None:
 
 async def test_failed_view_is_an_error(tmp_path: Path) -> None:
     class Broken:
-        def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+        def confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
             return launch, Bounds(mounts=(("bind", "/nonexistent", "/nonexistent"),))
 
         def watch(self) -> Callable[[], str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard import Bounds, Command, Containment, Guard, Tree, TreeEnd
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import line
@@ -34,7 +34,7 @@ class Commands:
 
     async def run_text(self, text: str, bounds: Bounds = Bounds(), cwd: str = "/") -> tuple[str, TreeEnd]:  # noqa: B008
         class Bound:
-            def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+            def confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
                 return launch, bounds
 
             def watch(self) -> type[str]:
@@ -252,7 +252,7 @@ async def test_command_with_changed_directory_is_not_started(commands: Commands,
     (base / "real").mkdir()
     os.symlink("real", base / "link")
     for cwd, is_real, error in (("real", True, ""), ("link", False, ""), ("link", True, "was replaced")):
-        launch = Launch(("/bin/true",), str(base / cwd), {}, is_real=is_real)
+        launch = CommandLaunch(("/bin/true",), str(base / cwd), {}, is_real=is_real)
         commands.processes.sandbox = None
         _, end = await commands.processes.run(launch)
         assert error in end.error if error else (end.error, end.code) == ("", 0), cwd

@@ -9,7 +9,7 @@ import pytest
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.engine.system_prompt import git_note, subagent_prompt, system_prompt
-from holdfast.workspace.git.status_scan import Scan
+from holdfast.workspace.git.status_scan import StatusScan
 from holdfast.workspace.project_context import ContextLoader, ContextOptions, find_context_sources, read_context_files
 
 SESSION, OTHER = SessionId("s1"), SessionId("s2")
@@ -139,10 +139,10 @@ async def test_a_session_is_scanned_once_and_the_least_recently_used_is_forgotte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.workspace.project_context._MAX_SESSIONS", 2)
-    scans: list[Scan] = []
+    scans: list[StatusScan] = []
 
-    def scan() -> Scan:
-        scans.append(Scan(0.0))
+    def scan() -> StatusScan:
+        scans.append(StatusScan(0.0))
         return scans[-1]
 
     loader = ContextLoader(str(tmp_path), scan=scan)
@@ -161,7 +161,7 @@ def test_the_size_of_what_is_left_out(tmp_path: Path) -> None:
 
 async def test_the_result_of_a_scan_stays_with_its_message(tmp_path: Path) -> None:
     """The first request has it if the scan is done by then, otherwise the next one; nothing waits for it."""
-    scan = Scan(0.0)
+    scan = StatusScan(0.0)
     lookout = ContextLoader(str(tmp_path), scan=lambda: scan)
     assert lookout.git_changes(SESSION, MessageId("m0")) == {}
     await lookout.load(SESSION)

@@ -12,7 +12,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.git.status_scan import GitScan, Scan
+from holdfast.workspace.git.status_scan import GitScan, StatusScan
 from holdfast.workspace.process import command_process
 from holdfast.workspace.process.command_process import RunningCommand
 from holdfast.workspace.process.guard import LOST, UNPROVEN, TreeEnd
@@ -47,10 +47,10 @@ async def test_changed_context_files_are_read_again(tmp_path: Path) -> None:
 
 
 async def test_a_session_has_one_scan(tmp_path: Path) -> None:
-    scans: list[Scan] = []
+    scans: list[StatusScan] = []
 
-    def scan() -> Scan:
-        scans.append(Scan(0.0))
+    def scan() -> StatusScan:
+        scans.append(StatusScan(0.0))
         return scans[-1]
 
     lookout = ContextLoader(str(tmp_path), scan=scan)

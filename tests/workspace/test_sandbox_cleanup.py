@@ -10,7 +10,7 @@ from holdfast.config.locations import PROJECT_FILES
 from holdfast.domain.processes import PROTECTED
 from holdfast.extensions import search_paths
 from holdfast.workspace.files.file_paths import as_one_line
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard import Guard
 from holdfast.workspace.process.shell_call import Shell
 from holdfast.workspace.sandbox.git_dir_scan import GitScanner
@@ -322,7 +322,7 @@ async def test_concurrent_changes_of_user(repository: Path, mechanism: str) -> N
     try:
         sandbox = sandbox_of(repository, mechanism, guard)
         before = (repository / ".git/config").read_text()
-        sandbox.confine(Launch(("true",), str(repository), {}))
+        sandbox.confine(CommandLaunch(("true",), str(repository), {}))
         over = sandbox.watch()
         git("config", "branch.main.remote", "origin", cwd=repository)
         (repository / ".git/hooks/pre-commit").write_text("x")

@@ -19,7 +19,7 @@ from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.files.text_edit import replace_text
 from holdfast.workspace.files.text_encoding import TextFormat, decode, line_ending, with_line_ending
 from holdfast.workspace.files.undo import last_change, last_run, plan
-from holdfast.workspace.git.status_scan import Scan
+from holdfast.workspace.git.status_scan import StatusScan
 from holdfast.workspace.process import output_capture, shell_call
 from holdfast.workspace.process.output_capture import Output, shorten
 from holdfast.workspace.process.shell_call import command_environment
@@ -414,7 +414,7 @@ async def test_remembered_sessions_are_bounded(tmp_path: Path, monkeypatch: pyte
     assert seen == ["0", "1", "0", "2", "0", "3"]
     assert lookout.git_changes(SessionId("a"), MessageId("m")) == {}
     assert lookout.git_changes(SessionId("nobody"), MessageId("m")) == {}
-    with_scan = ContextLoader(str(tmp_path), ContextOptions, scan=lambda: Scan(0.0))
+    with_scan = ContextLoader(str(tmp_path), ContextOptions, scan=lambda: StatusScan(0.0))
     await with_scan.load(SessionId("a"))
     assert with_scan.git_changes(SessionId("a"), MessageId("m")) == {}
     assert git_state(str(tmp_path)) is None

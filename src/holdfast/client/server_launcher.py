@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_paths import (
     data_directory,
     default_data_directory,
@@ -128,7 +128,7 @@ def last_lines(log: str, begin: int) -> str:
 class ServerLocation(NamedTuple):
     """Location of a server. A server given as a host is managed by its user: clients do not start it."""
 
-    address: Address
+    address: ServerAddress
     data_dir: str
     can_be_started: bool
     directories: tuple[str, ...] = ()
@@ -177,23 +177,23 @@ def locate(
     chosen = _chosen_directory(data_dir, known)
     named = host or known.get("HOLDFAST_HOST")
     if named and named.startswith("ssh:"):
-        return _locate_remote(named, ServerLocation(Address(), chosen, can_be_started=False), known)
+        return _locate_remote(named, ServerLocation(ServerAddress(), chosen, can_be_started=False), known)
     if named:
         token = _token(chosen) if named.startswith("tcp:") else ""
         return ServerLocation(parse_host(named, token), chosen, can_be_started=False)
     location = ServerLocation(
-        Address(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid())
+        ServerAddress(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid())
     )
     owner = read_owner(chosen)
     path = owner.socket if owner is not None and _is_socket(owner.socket) else location.usual
-    return location._replace(address=Address(path=path, data_id=directory_id(chosen)))
+    return location._replace(address=ServerAddress(path=path, data_id=directory_id(chosen)))
 
 
 def listen_addresses(host: str | None, data_dir: str | None, environment: Mapping[str, str]) -> ListenAddresses:
     """Determine where a server listens. A TCP host is additional: the unix socket always exists."""
     chosen = _chosen_directory(data_dir, environment)
     named = host or environment.get("HOLDFAST_HOST")
-    address = parse_host(named) if named else Address()
+    address = parse_host(named) if named else ServerAddress()
     if address.path:
         return ListenAddresses(chosen, (address.path,), None)
     directories = socket_directories(environment, os.getuid())
@@ -232,7 +232,7 @@ def _locate_remote(host: str, location: ServerLocation, environment: Mapping[str
     target = forward.parse_target(host)
     tunnel = forward.SshForward(target, environment)
     tunnel.open()
-    return location._replace(address=Address(path=tunnel.path), again=tunnel.open, directory=target.directory)
+    return location._replace(address=ServerAddress(path=tunnel.path), again=tunnel.open, directory=target.directory)
 
 
 def find(location: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClient | None:
@@ -250,7 +250,7 @@ def find(location: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClien
     owner = read_owner(location.data_dir)
     data_id = directory_id(location.data_dir)
     for path in _candidates(location, owner):
-        client = _connect(Address(path=path, data_id=data_id)) if _is_secure(path) else None
+        client = _connect(ServerAddress(path=path, data_id=data_id)) if _is_secure(path) else None
         if client is None:
             continue
         try:
@@ -376,7 +376,7 @@ def _token(data_dir: str) -> str:
         return ""
 
 
-def _connect(address: Address) -> SyncClient | None:
+def _connect(address: ServerAddress) -> SyncClient | None:
     client = SyncClient(address)
     try:
         client.connect()

@@ -34,7 +34,7 @@ from holdfast.domain.tools import (
     matching_tools,
     suggest,
 )
-from holdfast.domain.url_patterns import Address, AddressPattern, BadAddress, parse_pattern
+from holdfast.domain.url_patterns import AddressPattern, BadAddress, WebAddress, parse_pattern
 
 __all__ = ["BadRule", "Rule", "Scope", "escape", "parse_rules"]
 
@@ -141,7 +141,7 @@ class Rule(msgspec.Struct, frozen=True):
         """Return True if the rule is for exactly this line."""
         return self.subject == "line" and self.pattern == line.strip() and self.scope in (None, scope)
 
-    def fits_address(self, address: Address | None) -> bool:
+    def fits_address(self, address: WebAddress | None) -> bool:
         """Return True if the rule matches the address. An unparsable address matches every rule that forbids and no
         rule that allows.
         """

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-__all__ = ["Address", "AddressPattern", "BadAddress", "parse_address", "parse_pattern"]
+__all__ = ["AddressPattern", "BadAddress", "WebAddress", "parse_address", "parse_pattern"]
 
 _PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
@@ -33,7 +33,7 @@ class BadAddress(Exception):
     """Not an address of the web. The message contains the remedy."""
 
 
-class Address(msgspec.Struct, frozen=True):
+class WebAddress(msgspec.Struct, frozen=True):
     """A normalised address. The port is always explicit here, and left out of `url` where it is the scheme's own."""
 
     scheme: str
@@ -62,7 +62,7 @@ class Address(msgspec.Struct, frozen=True):
         return frozenset(found)
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> WebAddress:
     """Parse and normalise an address. Raises `BadAddress`."""
     given = text.strip()
     if any(ord(character) <= 32 or ord(character) == 127 for character in given):
@@ -81,7 +81,7 @@ def parse_address(text: str) -> Address:
     host = _normal_host(parts.hostname)
     path = _normal_path(parts.path)
     query = _normal_escapes(parts.query) if "?" in given.partition("#")[0] else None
-    return Address(parts.scheme, host, port or _PORTS[parts.scheme], path, query)
+    return WebAddress(parts.scheme, host, port or _PORTS[parts.scheme], path, query)
 
 
 def _normal_host(host: str) -> str:
@@ -170,7 +170,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
     path: str = ""
     query: str | None = None
 
-    def matches(self, address: Address, *, leniently: bool) -> bool:
+    def matches(self, address: WebAddress, *, leniently: bool) -> bool:
         """Return True if the address matches: any decoding of its path if `leniently`, otherwise all of them."""
         if self.scheme not in ("*", address.scheme) or not _glob(self.host, "[^/]*").fullmatch(address.host):
             return False
@@ -182,7 +182,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
         fitting = (self._covers_path(path, leniently) for path in address.paths())
         return (any(fitting) if leniently else all(fitting)) and self._covers_query(address, leniently)
 
-    def _equals(self, address: Address) -> bool:
+    def _equals(self, address: WebAddress) -> bool:
         return "*" not in self.path and (_normal_path(self.path), self.query) == (address.path, address.query)
 
     def _covers_path(self, path: str, leniently: bool) -> bool:
@@ -191,7 +191,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
         here = self.path.removesuffix("/*").rstrip("/")
         return leniently and any(_glob(text, ".*").fullmatch(path) for text in (here or "/", f"{here}/*"))
 
-    def _covers_query(self, address: Address, leniently: bool) -> bool:
+    def _covers_query(self, address: WebAddress, leniently: bool) -> bool:
         if self.query is None:
             return leniently or address.query is None or self.path.endswith("*")
         written = address.query or ""

@@ -15,8 +15,8 @@ import msgspec
 __all__ = [
     "BLANKS",
     "Redirection",
-    "ShellCommand",
     "ShellLine",
+    "SimpleCommand",
     "UnsupportedSyntax",
     "Word",
     "WordReader",
@@ -294,7 +294,7 @@ class Redirection(msgspec.Struct, frozen=True):
         return self.operator in ("<<<", "<<", "<<-")
 
 
-class ShellCommand(msgspec.Struct, frozen=True):
+class SimpleCommand(msgspec.Struct, frozen=True):
     """A program or builtin with its words. Without words it consists of assignments only.
 
     `is_open`: unknown words follow, such as those that `xargs` reads. `is_fed`: its input is a pipe, a file or a text
@@ -324,13 +324,13 @@ class ShellLine(msgspec.Struct, frozen=True):
     program, nested shell text and redirection target is among those found.
     """
 
-    commands: tuple[ShellCommand, ...] = ()
+    commands: tuple[SimpleCommand, ...] = ()
     redirections: tuple[Redirection, ...] = ()
     uncertainties: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     repeats: bool = False
     """True if parts of the line may run more than once, or in another order."""
-    outer: tuple[ShellCommand, ...] = ()
+    outer: tuple[SimpleCommand, ...] = ()
     """Further commands for deny and ask rules: the wrappers and shells that were replaced by the commands inside, and
     commands that the words of opaque wrappers may be.
     """

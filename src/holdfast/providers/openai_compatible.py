@@ -15,7 +15,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.domain.surrogates import SurrogateReplacer, replace_json_surrogates
-from holdfast.http11.client_connection import ConnectError, Connection, ConnectionRefused, RequestWatchdog
+from holdfast.http11.client_connection import ClientConnection, ConnectError, ConnectionRefused, RequestWatchdog
 from holdfast.http11.client_messages import ConnectionBroken, serialize_request
 from holdfast.http11.sse import SseReader
 from holdfast.providers.adapter_config import ModelAccess
@@ -114,7 +114,7 @@ class _Exchange:
         self._watchdog = watchdog
         self._response: httpx2.Response | None = None
         """The response, if httpx2 makes the connection."""
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         """The connection, if it is one of ours."""
         self._opening = b""
         self._has_events = False

@@ -358,7 +358,7 @@ class WorkspaceManager:
 
     def claims(self, handle: WorkspaceHandle) -> Mapping[ClientId, presence.Claim]:
         """The claims of clients on a workspace."""
-        return self.presence.workspaces.get(handle.id, presence.Workspace()).claims
+        return self.presence.workspaces.get(handle.id, presence.WorkspacePresence()).claims
 
     def _publish_viewers(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
         """Publish how many clients view a session when the number has changed."""

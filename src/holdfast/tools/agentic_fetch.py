@@ -9,7 +9,7 @@ from holdfast.domain.errors import PermissionDenied, ToolError
 from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 from holdfast.tools.fetch import read_page
-from holdfast.workspace.web_client import Target, WebClient, parse_target
+from holdfast.workspace.web_client import WebClient, WebTarget, parse_target
 
 __all__ = ["AgenticFetch", "AgenticFetchArguments", "WebFetch", "WebFetchArguments"]
 
@@ -63,7 +63,7 @@ class WebFetch(BaseTool[WebFetchArguments]):
         self._web = web or WebClient()
 
     async def act(self, context: ToolContext, arguments: WebFetchArguments) -> ToolOutcome:
-        async def consent(target: Target) -> None:
+        async def consent(target: WebTarget) -> None:
             if target.note:
                 raise PermissionDenied(f"{target.host} is {target.note}: helpers may not go there.", stops_turn=False)
             params: dict[str, object] = {"url": target.url}

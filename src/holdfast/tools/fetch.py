@@ -11,7 +11,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.workspace.web_client import Consent, Target, WebClient, WebResponse, parse_target
+from holdfast.workspace.web_client import Consent, WebClient, WebResponse, WebTarget, parse_target
 
 __all__ = ["Fetch", "FetchArguments", "permit_web", "read_page", "whole_seconds", "without_clock"]
 
@@ -53,7 +53,7 @@ class Fetch(BaseTool[FetchArguments]):
 
 async def read_page(
     web: WebClient,
-    target: Target,
+    target: WebTarget,
     consent: Consent,
     environment: Mapping[str, str],
     seconds: int,
@@ -75,10 +75,10 @@ def whole_seconds(given: int, default: int, most: int) -> int:
 
 def permit_web(
     context: ToolContext, tool: str, action: str, path: str, params: dict[str, object]
-) -> Callable[[Target], Awaitable[None]]:
+) -> Callable[[WebTarget], Awaitable[None]]:
     """Return a function that requests permission for an address. Private addresses are named as such."""
 
-    async def ask(target: Target) -> None:
+    async def ask(target: WebTarget) -> None:
         where = f" This is {target.note}, not the open internet." if target.note else ""
         verb = "Download" if action == "download" else "Fetch"
         shown = {**params, "url": target.url}
@@ -89,11 +89,11 @@ def permit_web(
 
 
 def without_clock(
-    deadline: asyncio.Timeout, ask: Callable[[Target], Awaitable[None]]
-) -> Callable[[Target], Awaitable[None]]:
+    deadline: asyncio.Timeout, ask: Callable[[WebTarget], Awaitable[None]]
+) -> Callable[[WebTarget], Awaitable[None]]:
     """Return `consent` with the deadline suspended while it waits for an answer."""
 
-    async def asked(target: Target) -> None:
+    async def asked(target: WebTarget) -> None:
         loop = asyncio.get_running_loop()
         left = (deadline.when() or loop.time()) - loop.time()
         deadline.reschedule(None)
@@ -103,7 +103,7 @@ def without_clock(
     return asked
 
 
-async def _page(answer: WebResponse, target: Target, form: Format) -> ToolOutcome:
+async def _page(answer: WebResponse, target: WebTarget, form: Format) -> ToolOutcome:
     if answer.status != 200:
         raise ToolError(f"{target.host} answered with status {answer.status}; nothing was fetched.")
     if not _is_text(answer.content_type):

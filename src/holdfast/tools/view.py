@@ -19,7 +19,7 @@ from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.safe_open import FileLocation, open_plain_file, read_whole_file, too_large_error
 from holdfast.workspace.files.text_encoding import decode
 
-__all__ = ["NamedSkill", "View", "ViewArguments"]
+__all__ = ["NamedSkill", "ViewArguments", "ViewTool"]
 
 _LINES = 200
 _MAX_BYTES = 200 * 1024
@@ -61,7 +61,7 @@ class NamedSkill(Protocol):
     def description(self) -> str: ...
 
 
-class View(BaseTool[ViewArguments]):
+class ViewTool(BaseTool[ViewArguments]):
     """Reads files. `readable` returns the directories elsewhere that need no approval, as real paths."""
 
     name = "view"

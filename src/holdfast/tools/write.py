@@ -11,7 +11,7 @@ from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import Remark, change_file, current_file, no_remark
 from holdfast.workspace.files.text_encoding import line_ending, with_line_ending
 
-__all__ = ["Write", "WriteArguments"]
+__all__ = ["WriteArguments", "WriteTool"]
 
 
 class WriteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,7 +21,7 @@ class WriteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: Annotated[str, Meta(description="All that the file is to hold.")]
 
 
-class Write(BaseTool[WriteArguments]):
+class WriteTool(BaseTool[WriteArguments]):
     """The tool `write`: writes a text file."""
 
     name = "write"

@@ -18,7 +18,7 @@ from textual._time import get_time
 from textual.timer import Timer
 
 from holdfast.client import key_focus
-from holdfast.client.key_focus import ARROWS, Focus, Route
+from holdfast.client.key_focus import ARROWS, Focus, KeyRoute
 from holdfast.client.view import RequestBody
 from holdfast.domain.approvals import PermissionNotification, QuestionRequest, where_answered
 from holdfast.domain.ids import SessionId
@@ -169,7 +169,7 @@ class ApprovalController:
         self._draw_panel()
         return is_handled
 
-    def _follow(self, route: Route, key: str) -> bool:
+    def _follow(self, route: KeyRoute, key: str) -> bool:
         """Carry out a decision of the state machine. Returns True if the key has been handled."""
         panel = self.panel
         if panel is None:

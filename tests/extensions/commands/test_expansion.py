@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.extensions.commands import (
-    Command,
+    CommandFile,
     expand_template,
     mentioned_agents,
     named_arguments,
@@ -158,7 +158,7 @@ def test_separate_named_arguments_leave_words_to_positional_ones() -> None:
     assert expand_template("Fix $TICKET", "TICKET=7", {"TICKET": "8"}) == "Fix 8"
 
 
-def _read(text: str, owner: Owner = "user") -> Command:
+def _read(text: str, owner: Owner = "user") -> CommandFile:
     return parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", owner), text.encode()))
 
 

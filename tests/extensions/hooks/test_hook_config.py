@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.merge import Origin
+from holdfast.config.merge import SettingOrigin
 from holdfast.domain.settings import HookSettings
 from holdfast.extensions.hooks.hook_config import Hook, hooks_from_settings, matching_hooks, parse_claude_settings
 
@@ -36,7 +36,9 @@ def test_invalid_hooks_are_not_run() -> None:
             HookSettings("good", matcher="^bash$"),
         ),
     }
-    origins: dict[KeyPath, Origin] = {("hooks", "PreToolUse", 3, "command"): Origin("/c.toml", 6, may_run=True)}
+    origins: dict[KeyPath, SettingOrigin] = {
+        ("hooks", "PreToolUse", 3, "command"): SettingOrigin("/c.toml", 6, may_run=True)
+    }
     (hook,) = hooks_from_settings(settings, origins)
     assert (hook.command, hook.file, hook.line) == ("good", "/c.toml", 6)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.extensions.lsp.changed_file_scan import (
-    Change,
+    FileChange,
     FileScan,
     compare_scans,
     matching_changes,
@@ -117,7 +117,7 @@ def test_disk_scan(tmp_path: Path) -> None:
 
 
 def test_watched_file_patterns() -> None:
-    every = [Change("/w/a.py", 2), Change("/w/x/b.ts", 1), Change("/elsewhere/c.py", 1)]
+    every = [FileChange("/w/a.py", 2), FileChange("/w/x/b.ts", 1), FileChange("/elsewhere/c.py", 1)]
 
     def fit(pattern: object) -> list[str]:
         known = parse_glob(pattern, "/w")

@@ -12,7 +12,7 @@ from holdfast.domain.extensions import NEVER
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.mcp import mcp_connection
 from holdfast.extensions.mcp.connection_state import LoginNeeded
-from holdfast.extensions.mcp.mcp_connection import Connection
+from holdfast.extensions.mcp.mcp_connection import McpConnection
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 
@@ -131,7 +131,7 @@ def test_a_connection_with_traffic_is_not_pinged(tmp_path: Path) -> None:
 
 def test_the_first_reason_of_an_end_is_kept() -> None:
     async def main() -> None:
-        connection = Connection(cast(Any, None), cast(Any, None))
+        connection = McpConnection(cast(Any, None), cast(Any, None))
         for reason in ("", "first", "second", ""):
             connection.end(reason)
         assert connection.reason == "first"

@@ -25,7 +25,7 @@ from holdfast.extensions.lsp.symbol_search import (
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import resolve_location
 
-__all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "Restart", "Symbols", "create_lsp_tools"]
+__all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "RestartServers", "Symbols", "create_lsp_tools"]
 
 _MAX_LOCATIONS = 100
 _MAX_SYMBOLS = 400
@@ -243,7 +243,7 @@ class RestartArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(description="The server; all that run if left out.")] = ""
 
 
-class Restart(BaseTool[RestartArguments]):
+class RestartServers(BaseTool[RestartArguments]):
     """Restarts language servers."""
 
     name = "lsp_restart"
@@ -271,6 +271,6 @@ def create_lsp_tools(manager: LspManager) -> Sequence[Tool]:
         References(locator),
         Rename(manager, locator),
         ReplaceSymbol(manager, locator),
-        Restart(manager),
+        RestartServers(manager),
         Symbols(locator),
     )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import __version__
-from holdfast.extensions.lsp.changed_file_scan import Change, Pattern, matching_changes, parse_glob
+from holdfast.extensions.lsp.changed_file_scan import FileChange, Pattern, matching_changes, parse_glob
 from holdfast.extensions.lsp.diagnostics import DiagnosticStore
 from holdfast.extensions.lsp.lsp_connection import Incoming, LspConnection, RequestRefused
 from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, ServerCapabilities, file_uri
@@ -304,7 +304,7 @@ class ServerSession:
         event = {"added": workspace_folders([root]), "removed": []}
         self._connection.notify("workspace/didChangeWorkspaceFolders", {"event": event})
 
-    def notify_file_changes(self, changes: Sequence[Change]) -> None:
+    def notify_file_changes(self, changes: Sequence[FileChange]) -> None:
         """Notify the server of files that have changed on disk. The caller sends the text of open documents."""
         for change in changes:
             if change.kind == 3:

@@ -27,10 +27,10 @@ __all__ = [
     "LoginFailed",
     "LoginNeeded",
     "McpServerState",
+    "McpStartFailed",
     "ProgressHandler",
     "SessionExpired",
-    "Spawn",
-    "StartFailed",
+    "SpawnChild",
     "TransportType",
     "attempt_failed",
     "attempt_started",
@@ -78,7 +78,7 @@ class ElicitationHandler(Protocol):
     def __call__(self, params: Mapping[str, Any], /) -> Coroutine[Any, Any, dict[str, Any]]: ...
 
 
-class Spawn(Protocol):
+class SpawnChild(Protocol):
     """Starts a child process with pipes."""
 
     async def __call__(
@@ -93,7 +93,7 @@ class ConnectionParams(msgspec.Struct, frozen=True):
 
     type: TransportType
     directory: str
-    spawn: Spawn
+    spawn: SpawnChild
     write_log: Callable[[bytes], None]
     on_list_changed: Callable[[ListName], None]
     on_disruption: Callable[[], None]
@@ -104,7 +104,7 @@ class ConnectionParams(msgspec.Struct, frozen=True):
     tokens: OAuthTokens | None = None
 
 
-class StartFailed(HoldfastError):
+class McpStartFailed(HoldfastError):
     """It cannot be started as it is configured: correct its settings."""
 
 

@@ -45,7 +45,7 @@ from holdfast.extensions.mcp.connection_state import (
     ConnectionParams,
     ListName,
     LoginNeeded,
-    StartFailed,
+    McpStartFailed,
     TransportType,
     error_message,
     leaf_exceptions,
@@ -59,7 +59,7 @@ from holdfast.workspace.process.output_capture import Output
 from holdfast.workspace.process.shell_call import command_environment
 
 if TYPE_CHECKING:
-    from holdfast.extensions.mcp.mcp_connection import Connection
+    from holdfast.extensions.mcp.mcp_connection import McpConnection
 
 __all__ = ["McpServer", "SharedServices", "transport_type"]
 
@@ -128,7 +128,7 @@ class McpServer:
         self._shared = shared
         self._log = Output(_LOG_BYTES)
         self._last_stderr_line = b""
-        self._connection: Connection | None = None
+        self._connection: McpConnection | None = None
         self._connected_at = NEVER
         self._stale: set[ListName] = set()
         self._stale_event = asyncio.Event()
@@ -224,13 +224,13 @@ class McpServer:
         finally:
             self._connection = None
 
-    def _on_connected(self, connection: "Connection") -> None:
+    def _on_connected(self, connection: "McpConnection") -> None:
         self._connection = connection
         self.instructions = connection.instructions[:_MAX_INSTRUCTIONS]
         self._connected_at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         self._set_status(connection_state.connected(self.status))
 
-    async def _serve_connection(self, connection: "Connection") -> None:
+    async def _serve_connection(self, connection: "McpConnection") -> None:
         """Run the list updates until the connection ends. Requests of other tasks may hang with it; their callers bound
         them.
         """
@@ -243,7 +243,7 @@ class McpServer:
             tasks.cancel_all()
             await tasks.drain()
 
-    async def _refresh_lists(self, connection: "Connection") -> None:
+    async def _refresh_lists(self, connection: "McpConnection") -> None:
         """Re-read changed lists: immediately, then less and less often while the server keeps announcing changes."""
         delay = connection_state.FIRST_DELAY
         while True:
@@ -256,7 +256,7 @@ class McpServer:
             delay = connection_state.refresh_delay(delay, is_quiet=is_quiet)
             await asyncio.sleep(delay)
 
-    async def _reload_list(self, connection: "Connection", list_name: ListName) -> None:
+    async def _reload_list(self, connection: "McpConnection", list_name: ListName) -> None:
         before = self.lists[list_name]
         try:
             listing = connection.list_all(list_name)
@@ -275,7 +275,7 @@ class McpServer:
             if self.lists[list_name] != before:
                 self._publish(_CHANGES[list_name])
 
-    async def _load_lists(self, connection: "Connection") -> None:
+    async def _load_lists(self, connection: "McpConnection") -> None:
         """Read all lists of a new connection. A list that cannot be read is treated as empty."""
         self._stale.clear()
         for list_name in LISTS:
@@ -311,7 +311,7 @@ class McpServer:
         if lasted is not None:
             return connection_state.connection_lost(self.status, reason, lasted)
         return connection_state.attempt_failed(
-            self.status, self._with_stderr(reason), is_final=isinstance(cause, StartFailed)
+            self.status, self._with_stderr(reason), is_final=isinstance(cause, McpStartFailed)
         )
 
     def _with_stderr(self, reason: str) -> str:
@@ -337,12 +337,12 @@ class McpServer:
     # Connection parameters
 
     async def _connection_params(self) -> ConnectionParams:
-        """Return the connection parameters. Raises `StartFailed`."""
+        """Return the connection parameters. Raises `McpStartFailed`."""
         settings = self.settings
         if not self.is_client_owned:
             settings, problems = await asyncio.to_thread(self._context.configuration.mcp, self.name)
             if problems:
-                raise StartFailed(str(problems[0]))
+                raise McpStartFailed(str(problems[0]))
         transport = transport_type(settings)
         on_disruption = partial(self._shared.check_server, self)
         params = ConnectionParams(
@@ -350,12 +350,12 @@ class McpServer:
         )
         if transport == "stdio":
             if not settings.command:
-                raise StartFailed(f"It has no command: set mcp.{self.name}.command, or a url.")
+                raise McpStartFailed(f"It has no command: set mcp.{self.name}.command, or a url.")
             environment = self._environment() | settings.env
             return msgspec.structs.replace(params, command=(settings.command, *settings.args), environment=environment)
         self.url = settings.url
         if urlsplit(settings.url).scheme not in ("http", "https") or not urlsplit(settings.url).hostname:
-            raise StartFailed(f"Its address is not one: mcp.{self.name}.url begins with http:// or https://.")
+            raise McpStartFailed(f"Its address is not one: mcp.{self.name}.url begins with http:// or https://.")
         has_authorization = any(name.lower() == "authorization" for name in settings.headers)
         tokens = None if settings.oauth is False or has_authorization else self._shared.tokens_for(settings.url)
         return msgspec.structs.replace(params, url=settings.url, headers=settings.headers, tokens=tokens)
@@ -396,7 +396,7 @@ class McpServer:
         while self.status.state == "starting":
             await asyncio.shield(self._status_changed)
 
-    async def connection(self) -> "Connection":
+    async def connection(self) -> "McpConnection":
         """Return the connection, opened if necessary. Raises `CallFailed`."""
         if (connection := self._connection) is not None and not connection.ended.is_set():
             # A connection with recent traffic is not pinged.
@@ -427,7 +427,7 @@ class McpServer:
         while self.status.state == "connected":
             await asyncio.shield(self._status_changed)
 
-    async def _is_alive(self, connection: "Connection") -> bool:
+    async def _is_alive(self, connection: "McpConnection") -> bool:
         """Return whether the server responds to a ping, with any response."""
         try:
             await self._shared.detached_wait.wait(

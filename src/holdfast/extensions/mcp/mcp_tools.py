@@ -34,7 +34,7 @@ __all__ = ["ListResources", "McpTool", "McpToolCalls", "ReadResource", "tool_spe
 
 
 if TYPE_CHECKING:
-    from holdfast.extensions.mcp.mcp_connection import Connection
+    from holdfast.extensions.mcp.mcp_connection import McpConnection
 
 _DISCONNECT_TIMEOUT = 1.0
 
@@ -131,7 +131,7 @@ class _InactivityTimer:
 
 
 async def _lost_connection_message(
-    server: McpServer, connection: "Connection", tool: str, error: ConnectionClosed
+    server: McpServer, connection: "McpConnection", tool: str, error: ConnectionClosed
 ) -> str:
     """Describe a lost connection. Waits briefly for the owner task to determine the cause."""
     with suppress(TimeoutError):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from holdfast.config.problems import Problem, format_key
+from holdfast.config.problems import FileProblem, format_key
 from holdfast.domain.doctor import Finding, Severity
 from holdfast.domain.errors import ProviderError, ToolError
 from holdfast.domain.ids import MessageId, SessionId
@@ -68,12 +68,12 @@ async def settings(handle: WorkspaceHandle) -> Sequence[Finding]:
     return tuple(_problem_finding(problem) for problem in problems)
 
 
-def is_about_hooks(problem: Problem) -> bool:
+def is_about_hooks(problem: FileProblem) -> bool:
     """Return True for problems that the check of hooks reports."""
     return problem.key.startswith("hooks")
 
 
-def _problem_finding(problem: Problem) -> Finding:
+def _problem_finding(problem: FileProblem) -> Finding:
     what = f"{problem.key}: {problem.text}" if problem.key else problem.text
     todo = "Mend the file; until then what it said before, or nothing, counts."
     if problem.hides_denial:
@@ -290,28 +290,28 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
     return (*_area_findings("agents", len(found.usable), problems), *withheld, *below)
 
 
-async def _model_trouble(handle: WorkspaceHandle, name: str, file: str, line: int) -> Problem | None:
+async def _model_trouble(handle: WorkspaceHandle, name: str, file: str, line: int) -> FileProblem | None:
     """Return the problem with a model that a file names; the default model is used in its place."""
     if name in ("", "large", "small") or handle.services.selected_models is None:
         return None
     try:
         await handle.services.selected_models.check(Selection(name))
     except ProviderError as error:
-        return Problem("warning", file, line, "model", f"{error} Until then the usual one is asked.")
+        return FileProblem("warning", file, line, "model", f"{error} Until then the usual one is asked.")
     return None
 
 
-def _missing_tools(agent: AgentFile, known: set[str]) -> Problem | None:
+def _missing_tools(agent: AgentFile, known: set[str]) -> FileProblem | None:
     """Return the tools that do not exist. Tools of MCP and language servers may appear later and are not checked."""
     missing = [name for name in agent.tools or () if name not in known and not name.startswith(("mcp_", "lsp_"))]
     if not missing:
         return None
     text = f"there is no {', no '.join(missing)} here: {agent.name} works without."
-    return Problem("warning", agent.path, agent.tools_line, "tools", text)
+    return FileProblem("warning", agent.path, agent.tools_line, "tools", text)
 
 
 def _area_findings(
-    area: str, count: int, problems: Iterable[Problem], todo: str = _CORRECT_FILE
+    area: str, count: int, problems: Iterable[FileProblem], todo: str = _CORRECT_FILE
 ) -> tuple[Finding, ...]:
     """Return the problems; without problems a summary with the count; nothing if there are no items."""
     found = tuple(

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.atomic_files import replace_file
 from holdfast.config.configuration import ConfigSnapshot, Configuration
 from holdfast.config.locations import locate_settings
-from holdfast.config.problems import Problem, format_key, parse_key
+from holdfast.config.problems import FileProblem, format_key, parse_key
 from holdfast.config.redaction import redact
 from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
@@ -278,7 +278,7 @@ async def config_problems(request: Request) -> tuple[ConfigProblem, ...]:
     )
 
 
-def problems_of(handle: WorkspaceHandle) -> tuple[Problem, ...]:
+def problems_of(handle: WorkspaceHandle) -> tuple[FileProblem, ...]:
     """Return the problems of the settings, of hooks in other programs' files, and of saved rules that are out
     of date.
     """

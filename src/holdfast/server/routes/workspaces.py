@@ -11,7 +11,7 @@ from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.server.http.request import Request
-from holdfast.server.presence import Release, View
+from holdfast.server.presence import Release, ViewSession
 from holdfast.server.routes.configuration import config_of, problems_of
 from holdfast.server.routes.sessions import with_live_state
 from holdfast.server.workspace_manager import WorkspaceHandle, client_id_of
@@ -57,7 +57,9 @@ async def leave_workspace(request: Request) -> None:
 
 async def set_current_session(request: Request) -> None:
     """Set the session that a client views."""
-    request.manager.apply(View(request.workspace.id, client_id_of(request.query["client_id"]), request.body.session_id))
+    request.manager.apply(
+        ViewSession(request.workspace.id, client_id_of(request.query["client_id"]), request.body.session_id)
+    )
 
 
 async def get_config(request: Request) -> dict[str, Any]:

@@ -53,7 +53,7 @@ __all__ = [
     "Command",
     "Containment",
     "Guard",
-    "Supervisor",
+    "GuardControl",
     "Tree",
     "TreeEnd",
 ]
@@ -91,7 +91,7 @@ class TreeEnd(msgspec.Struct, frozen=True):
         return UNPROVEN if self.is_unproven else LOST if self.is_lost else ""
 
 
-class Supervisor(Protocol):
+class GuardControl(Protocol):
     """Interface of the guard as used by a tree."""
 
     @property
@@ -115,7 +115,7 @@ class Supervisor(Protocol):
 class Tree:
     """A command and everything it has started."""
 
-    def __init__(self, connection: socket.socket, guard: "Supervisor", number: int, tag: int) -> None:
+    def __init__(self, connection: socket.socket, guard: "GuardControl", number: int, tag: int) -> None:
         self.number = number
         self.tag = tag
         self.group = guard.process_id

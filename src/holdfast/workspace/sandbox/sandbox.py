@@ -20,7 +20,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import PROTECTED, Mechanism, SandboxState
 from holdfast.domain.settings import SandboxSettings
 from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.process.command_process import Launch
+from holdfast.workspace.process.command_process import CommandLaunch
 from holdfast.workspace.process.guard import Bounds
 from holdfast.workspace.sandbox.git_dir_scan import GitEntry
 from holdfast.workspace.sandbox.linked_git_dirs import PROTECTED_GIT, decide_linked_git, find_linked_git, named_paths
@@ -132,7 +132,7 @@ class Sandbox:
         """Watch the changes of the last confined command; see `SandboxCleanup`."""
         return self._cleanup.begin(self._mounted)
 
-    def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+    def confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
         """Return the launch with its restrictions. Called for each command, because git directories can change in
         between.
         """
@@ -142,7 +142,7 @@ class Sandbox:
             # Another command replaces files while they are examined.
             raise SandboxImpossible(f"{error.filename} was replaced while the sandbox was built. Try again.") from None
 
-    def _confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+    def _confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
         self._cleanup.refresh(max_age=1.0)
         named = self._named_by_git()
         self._cleanup.cover_names(named)
