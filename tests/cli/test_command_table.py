@@ -106,7 +106,7 @@ SERVED = (
         "undo --session {session} --dry-run --force",
         (post("W/undo", dry_run=True, force=True, session_id="{session}"),),
         4,
-        err="nothing to take back",
+        err="nothing to undo",
     ),
     Row("undo", (post("W/undo"),), out="note.txt was removed\n", without="-one"),
     # Numbers
@@ -125,7 +125,7 @@ SERVED = (
     Row("commands list --json", (get("W/commands"),), keys="name source description path"),
     Row("commands show /c1 x y", (post("W/commands/expand", prompt="/c1 x y", arguments={}),), out="Do x y.\n"),
     Row("commands show c1 --json", (post("W/commands/expand", prompt="/c1", arguments={}),), keys="prompt command"),
-    Row("commands show /zz", (post("W/commands/expand", prompt="/zz", arguments={}),), 4, err="That is no command"),
+    Row("commands show /zz", (post("W/commands/expand", prompt="/zz", arguments={}),), 4, err="There is no such command"),
     Row("agents list", (get("W/agents"),), out="@a1 "),
     Row("agents list --json", (get("W/agents"),), keys="name source description path tools withheld"),
     # Servers of tools and languages

@@ -87,7 +87,9 @@ def test_the_scripted_model_answers_when_selected() -> None:
         # The choice is kept for the workspace, where only a person may be answered by it without asking for it again.
         later = home.call("run", "words=3")
         assert (later.returncode, later.stdout) == (4, "")
-        assert later.stderr.startswith("holdfast: The built-in scripted model was chosen for this directory earlier")
+        assert later.stderr.startswith(
+            "holdfast: The built-in scripted model, which is not a language model, was selected"
+        )
         code, shown = _at_terminal(home, "run", "words=3")
         assert (code, "word1 word2 word3" in shown) == (0, True)
 

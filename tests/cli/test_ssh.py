@@ -168,7 +168,7 @@ def test_holdfast_is_not_installed_on_the_remote_machine(here: IsolatedHome, mac
     chatty.write_text("#!/bin/sh\necho Welcome\n")
     chatty.chmod(0o755)
     here.environment["HOLDFAST_SSH"] = str(chatty)
-    assert "does its shell print something first?" in here.call("sessions", "--host", machine.host()).stderr
+    assert "does its shell print text at login?" in here.call("sessions", "--host", machine.host()).stderr
     here.environment["HOLDFAST_SSH"] = before
 
 

@@ -387,7 +387,7 @@ def test_directories_of_other_users_are_refused(tmp_path: Path) -> None:
         secure_directory(str(open_to_all))
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    with pytest.raises(UnsafePath, match="not a directory of yours"):
+    with pytest.raises(UnsafePath, match="not a directory that you own"):
         secure_directory(str(link))
     (tmp_path / "file").touch()
     with pytest.raises(UnsafePath):

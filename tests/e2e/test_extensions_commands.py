@@ -159,7 +159,7 @@ async def test_unavailable_names_in_front_matter_are_reported() -> None:
             ("warning", str(review), 2, "model"),
             ("warning", str(critic), 4, "model"),
             ("warning", str(critic), 3, "tools"),
-            ("note", str(below), 0, "critic stands below another of the same name."),
+            ("note", str(below), 0, "critic is overridden by another one of the same name."),
         ]
         assert "no Reed" in found[2]["what"]
 

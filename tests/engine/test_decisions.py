@@ -329,7 +329,7 @@ TABLES: dict[str, tuple[list[object], list[Callable[[], None]], dict[str, str]]]
         [check_refusals, check_requests, check_hook_messages],
         NO_DIFFERENCE,
     ),
-    "unanswered requests": ([recovery.UnansweredRequests, recovery._withdrawn], [check_leftovers], {}),
+    "unanswered requests": ([recovery.UnansweredRequests, recovery._withdrawal], [check_leftovers], {}),
     "plans": ([recovery.plan_recovery], [check_plans], {}),
     "calls that were cut off": ([history_repair.unanswered_calls], [check_cut_off_calls], {}),
     "ends": (

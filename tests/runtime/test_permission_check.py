@@ -65,7 +65,7 @@ def test_decision_while_a_rule_cannot_be_read(files: SettingsFiles, name: str) -
     assert tuple(short(check(call)) for call in calls) == expected
     if "cannot be read" in name and "allow rule" not in name:
         verdict = check(bash(files, "make"))
-        assert verdict.why.startswith("A permission rule cannot be read, so everything but reading needs consent")
+        assert verdict.why.startswith("A permission rule is not valid, so everything except reading requires approval")
         assert verdict.saves == (), "a rule saved now could contradict the unreadable one"
 
 

@@ -107,11 +107,11 @@ async def test_failed_request_checks_storage_only_after_storage_errors(monkeypat
     monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": fail_request})
     async with server_directory() as directory, in_process_server(directory, graces=NO_PERIODIC_CHECK) as server:
         looks: list[int] = []
-        look = server.manager.ledger.problem
+        original = server.manager.ledger.problem
 
         async def problem() -> str:
             looks.append(0)
-            return await look()
+            return await original()
 
         monkeypatch.setattr(server.manager.ledger, "problem", problem)
         seen = []

@@ -354,7 +354,7 @@ async def undo_fields(api: Api) -> None:
 @row("set_trust.digest", "set_trust.files", "set_trust.withheld")
 async def trust(api: Api) -> None:
     (Path(api.server.directory.project()) / "crush.json").write_text('{"mcp": {"x": {"command": "true"}}}')
-    assert "not what was shown" in await api.expect_error(400, "set_trust", {"trusted": True})
+    assert "have changed since they were shown" in await api.expect_error(400, "set_trust", {"trusted": True})
     shown = await api.expect_ok("get_trust")
     body = {"trusted": True, "digest": shown["digest"], "files": ["other"], "withheld": []}
     assert (await api.expect_ok("set_trust", body))["files"] == shown["files"]

@@ -44,9 +44,11 @@ def opened(tmp_path: Path, now: Now) -> WebSessions:
 
 
 def reconnect(sessions: WebSessions, page: PageCredentials) -> PageCredentials:
-    greeting = sessions.hello(PageChallengeRequest(page.page, "n" * 16))
+    greeting = sessions.begin_return(PageChallengeRequest(page.page, "n" * 16))
     assert greeting.proof == web_auth.proof(page.key, "server", PORT, "n" * 16, greeting.nonce)
-    return sessions.come_back(PageProof(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
+    return sessions.complete_return(
+        PageProof(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce))
+    )
 
 
 def is_admitted(sessions: WebSessions, token: str) -> bool:
@@ -70,12 +72,12 @@ def test_page_reconnects_to_next_server(tmp_path: Path, now: Now) -> None:
     second = opened(tmp_path, now)
     with pytest.raises(NoPage):
         reconnect(second, page)
-    second.recall(read_note(file))
+    second.restore(read_note(file))
     assert not is_admitted(second, page.token)
     back = reconnect(second, page)
     assert (back.page, back.key, is_admitted(second, back.token)) == (page.page, page.key, True)
     third = opened(tmp_path, now)
-    third.recall(read_note(file))
+    third.restore(read_note(file))
     assert reconnect(third, page).page == page.page, "who came back is noted again"
 
 

@@ -154,7 +154,7 @@ async def test_sub_agents_follow_rules_and_reach_only_public_addresses(root: Pat
     assert (permit.tool, permit.action, permit.is_agreed) == ("fetch", "fetch", True)
     assert permit.params == {"url": "http://open.example/a"}
     for url in (f"{web.url}/page", "http://open.example/in"):
-        with pytest.raises(PermissionDenied, match="helpers may not go there") as refused:
+        with pytest.raises(PermissionDenied, match="sub-agents cannot access it") as refused:
             await call("web_fetch", url=url)
         assert not refused.value.stops_turn
     assert [visit.path for visit in web.visits] == ["http://open.example/a", "http://open.example/in"]

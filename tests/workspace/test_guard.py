@@ -253,5 +253,5 @@ async def test_failed_view_is_an_error(tmp_path: Path) -> None:
 
     async with guarded(tmp_path, sandbox=Broken()) as processes:
         _, _, end = await run_line(processes, "true")
-        assert "could not be shut in" in end.error
+        assert "could not be confined" in end.error
         assert not end.is_lost

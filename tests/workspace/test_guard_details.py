@@ -216,7 +216,7 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
 
 async def test_a_mount_that_is_unknown_is_an_error(commands: Commands) -> None:
     _, end = await commands.run_text("true", Bounds(mounts=(("other", "/mnt", ""),)))
-    assert "unknown mount operation other" in end.error or "could not be shut in" in end.error
+    assert "unknown mount operation other" in end.error or "could not be confined" in end.error
     # The guard continues.
     assert (await commands.run_text("echo again"))[0] == "again\n"
 

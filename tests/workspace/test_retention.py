@@ -166,7 +166,7 @@ async def test_live_output_is_bounded(start: Start, monkeypatch: pytest.MonkeyPa
     os.write(writing, b"abcdefg"[:size])
     tree.end(TreeEnd(code=0))
     await running.wait()
-    assert "".join(said) == "abcde" + "\n[more is not shown while it runs]\n" * is_cut
+    assert "".join(said) == "abcde" + "\n[further output is not shown while it runs]\n" * is_cut
     assert running.stdout.excerpt() == "abcdefg"[:size]
 
 

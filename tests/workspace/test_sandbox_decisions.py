@@ -27,7 +27,7 @@ from holdfast.workspace.sandbox.mount_view import (
     is_system,
     write_gitconfig,
 )
-from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, why_not
+from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, unavailable_reason
 from planting import assert_every_clause_decides
 
 
@@ -567,7 +567,7 @@ def test_unsupported_machines(
     monkeypatch: pytest.MonkeyPatch, bubblewrap: str | None, version: int, namespaces: bool, why: str
 ) -> None:
     monkeypatch.setattr(sandbox, "landlock_version", lambda: version)
-    found = why_not(has_namespaces=namespaces, bubblewrap=bubblewrap)
+    found = unavailable_reason(has_namespaces=namespaces, bubblewrap=bubblewrap)
     assert why in found if why else found == ""
 
 

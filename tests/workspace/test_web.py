@@ -80,7 +80,7 @@ async def test_certificate_is_checked_against_host_name(tmp_path: Path) -> None:
     async with stream_server(server.serve, tls=context) as port:
         async with web.get(parse_target(f"https://good.example:{port}/"), agree, {}) as answer:
             assert await answer.read(100) == (b"hello", False)
-        with pytest.raises(ToolError, match="could not be asked"):
+        with pytest.raises(ToolError, match="could not be reached"):
             async with web.get(parse_target(f"https://bad.example:{port}/"), agree, {}):
                 pass
 

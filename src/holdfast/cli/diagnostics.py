@@ -298,6 +298,6 @@ async def _render_prompt(cwd: str, data_dir: str | None, *, as_json: bool) -> st
 
     configuration = load_configuration(cwd, data_dir)
     skills = find_skills(configuration, os.environ)
-    lookout = context_loader(configuration.locations.directory, configuration.current, os.environ, skills.notes)
-    place = await lookout.load(SessionId(""))
+    loader = context_loader(configuration.locations.directory, configuration.current, os.environ, skills.notes)
+    place = await loader.load(SessionId(""))
     return json.dumps(msgspec.to_builtins(place), indent=2) if as_json else system_prompt(place)

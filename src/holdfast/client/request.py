@@ -226,5 +226,5 @@ class RouteMethods:
         try:
             value: T = decoder.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise BrokenResponse(f"The server answered {name} with something that cannot be read.") from None
+            raise BrokenResponse(f"The server's response to {name} cannot be decoded.") from None
         return value

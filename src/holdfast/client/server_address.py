@@ -48,7 +48,7 @@ def _segment(segment: str, values: Mapping[str, str]) -> str:
         return segment
     value = values[segment[1:-1]]
     if value in {"", ".", ".."}:
-        raise ValueError(f"{segment[1:-1]} is not a name: the path would be that of another route")
+        raise ValueError(f"{segment[1:-1]} is not a valid path segment: the path would be that of another route")
     return quote(value)
 
 

@@ -49,10 +49,12 @@ __all__ = [
     "unreachable",
 ]
 
-_OTHER_DIRECTORY_HINT = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
+_OTHER_DIRECTORY_HINT = "Another data directory can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _LAST_LINES = 12
 _MAX_LOG_TAIL = 16 * 1024
-_BLOCKED = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
+_BLOCKED = (
+    "A server that does not respond uses the socket; it may be shutting down. Try again later, or see holdfast logs."
+)
 EXIT_ADDRESS_IN_USE = 75
 """Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
 _RETRY_INTERVAL = 0.005
@@ -75,7 +77,7 @@ def spawn(command: Sequence[str], log: str) -> tuple[int, int]:
     try:
         begin = os.path.getsize(log) if os.path.exists(log) else 0
         if begin and not os.access(log, os.W_OK):
-            raise StartFailed(f"The server's log {log} cannot be written: make it yours, or remove it.")
+            raise StartFailed(f"The server's log {log} cannot be written: become its owner, or remove it.")
         return _spawn(command, log), begin
     except OSError as error:
         raise StartFailed(f"The server could not be started: {error.strerror or error}.") from None
@@ -342,7 +344,7 @@ def find_or_start(
 def unreachable(location: ServerLocation) -> Unreachable:
     """Return the error for a server that does not respond and must not be started."""
     return Unreachable(
-        f"No Holdfast server answers at {location.address}: look at the address, or start it there: holdfast serve."
+        f"No Holdfast server answers at {location.address}: check the address, or start it there: holdfast serve."
     )
 
 
@@ -361,11 +363,11 @@ def secure_directory(directory: str) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.lstat(directory)
     except OSError as error:
-        raise UnsafePath(f"The directory {directory} cannot be made: {error.strerror}.") from None
+        raise UnsafePath(f"The directory {directory} cannot be created: {error.strerror}.") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise UnsafePath(f"{directory} is not a directory of yours: remove it, or set XDG_RUNTIME_DIR.")
+        raise UnsafePath(f"{directory} is not a directory that you own: remove it, or set XDG_RUNTIME_DIR.")
     if stat.S_IMODE(found.st_mode) & 0o077:
-        raise UnsafePath(f"{directory} is open to others: make it yours alone with chmod 700.")
+        raise UnsafePath(f"{directory} is accessible to other users: restrict it with chmod 700.")
 
 
 def _token(data_dir: str) -> str:
@@ -398,7 +400,7 @@ def _hold_start_lock(location: ServerLocation, deadline: float) -> Iterator[Sync
         client = None
         while not _is_in_use(lock):
             if not _pause(deadline):
-                raise StartFailed("Another client is starting the server and does not get ready: try again later.")
+                raise StartFailed("Another client is starting the server, which is not ready yet: try again later.")
             client = _connect_if_ready(location, deadline)
             if client is not None:
                 break
@@ -444,7 +446,7 @@ def _start(
                 process, begin = spawn(command, location.log)
                 continue
         if not _pause(deadline):
-            raise StartFailed(taken or f"The server did not get ready in time.{last_lines(location.log, begin)}")
+            raise StartFailed(taken or f"The server did not become ready in time.{last_lines(location.log, begin)}")
 
 
 def _connect_if_ready(location: ServerLocation, deadline: float) -> SyncClient | None:

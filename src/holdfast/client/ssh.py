@@ -118,7 +118,8 @@ class SshForward:
         if done.returncode != 0:
             output = _last_line(done.stderr)
             raise ForwardFailed(
-                f"{self._target.name} does not let its socket be forwarded: {output or 'ssh says no more.'}"
+                f"{self._target.name} does not permit the forwarding of its socket:"
+                f" {output or 'ssh printed no message.'}"
             )
 
     def close(self) -> None:
@@ -150,7 +151,7 @@ class SshForward:
         if not isinstance(address, str) or not address.startswith("unix:///"):
             self._end()
             raise ForwardFailed(
-                f"What {self._target.name} answered is not Holdfast: does its shell print something first?"
+                f"The output of {self._target.name} is not from Holdfast: does its shell print text at login?"
             )
         return address.removeprefix("unix://")
 
@@ -161,9 +162,9 @@ class SshForward:
         line = _last_line(complaint)
         name = self._target.name
         if process.returncode == _UNREACHABLE:
-            raise ForwardFailed(f"{name} cannot be reached: {line or 'ssh says no more.'}")
+            raise ForwardFailed(f"{name} cannot be reached: {line or 'ssh printed no message.'}")
         if process.returncode == _NOT_FOUND:
-            raise ForwardFailed(f"There is no holdfast on {name}: install it there, where a plain ssh {name} finds it.")
+            raise ForwardFailed(f"There is no holdfast on {name}: install it on the PATH of ssh {name}.")
         raise ForwardFailed(f"The Holdfast on {name} cannot be used: {line or f'it ended with {process.returncode}.'}")
 
     def _end(self) -> None:

@@ -189,7 +189,7 @@ class SyncEventStream:
         while self._ready or not self.is_over:
             yield from self.receive(self._quiet)
             if not self.is_over and time.monotonic() - self._received_at >= self._quiet:
-                raise ConnectionLost("The server has gone quiet.")
+                raise ConnectionLost("The server has stopped responding.")
 
     def receive(self, timeout: float | None = None, *, wake: int | None = None) -> list[SseEvent]:
         """Return the events received, at least one; none after the timeout, at the end of the stream, or when `wake` is

@@ -119,7 +119,7 @@ def _read_braced(text: str, at: int, depth: int) -> tuple[Piece, int]:
     if name.end() == end:
         return Variable(name[0]), end + 1
     if not text.startswith(":-", name.end()):
-        raise ExpansionFailed(f"${{{name[0]}…}} is not understood: write ${{{name[0]}}} or ${{{name[0]}:-default}}.")
+        raise ExpansionFailed(f"${{{name[0]}…}} is not valid: write ${{{name[0]}}} or ${{{name[0]}:-default}}.")
     return Variable(name[0], read_template(text[name.end() + 2 : end], depth=depth + 1)), end + 1
 
 

@@ -262,7 +262,7 @@ class _Reader:
     def rules(self) -> tuple[Rule, ...]:
         text = self.text.strip()
         if not all(char.isprintable() or char in "\n\t" for char in text):
-            raise self.bad("it contains characters that cannot be seen; type it again.")
+            raise self.bad("it contains invisible characters; type it again.")
         head, scope = self._scope(text)
         found = _RULE.fullmatch(head)
         if found is None:
@@ -331,7 +331,7 @@ class _Reader:
         if tool in _WITHOUT_PATTERN or tool in FOREIGN:
             raise self.bad(f"{name} takes no pattern; leave the parentheses out.")
         if tool != _SHELL and _SHELL in matching_tools(tool) and not actions:
-            raise self.bad("behind a wildcard a pattern needs an action, such as *:write(…); name bash for commands.")
+            raise self.bad("after a wildcard a pattern needs an action, such as *:write(…); name bash for commands.")
 
     # The pattern
 
@@ -367,7 +367,7 @@ class _Reader:
         if any(char in bare for char in ";|&<>()\n") or re.search(r"\{[^}]*,[^}]*\}", bare):
             raise self.bad("one rule is about one command; write one for each, and write(path) for a redirection.")
         if program != "[" and re.search(r"[][{}]", re.sub(r"\[[^][]*\]|\{[^{}]*\}|\[\[\]", "", bare)):
-            raise self.bad("a bracket has no partner; quote it if it is meant as it is.")
+            raise self.bad("a bracket is unbalanced; quote it if it is literal.")
         if any(word.endswith(",") for word in bare.split()):
             raise self.bad("one rule is about one command; write one for each.")
         if "$" in bare or "`" in bare:
@@ -411,7 +411,7 @@ class _Reader:
         if scope is None and pattern.startswith("$"):
             raise self.bad("variables are not expanded in rules; ~/ is the home directory.")
         if re.match(r"~[^/]", pattern):
-            raise self.bad("~/ is your own home directory; write others out.")
+            raise self.bad("~/ is your own home directory; write the path of another one in full.")
         is_claude = name != name.lower()
         return tuple(
             self._rule(tool, actions, "path", self._path(variant), scope=scope)
@@ -423,7 +423,7 @@ class _Reader:
             return "~/**"
         plain = re.sub(r"/{2,}", "/", pattern)
         if re.search(r"[*?\[\]][^/]*/\.\.(/|$)", plain):
-            raise self.bad("`..` behind a wildcard leads nowhere in particular.")
+            raise self.bad("`..` after a wildcard is ambiguous.")
         return f"{plain}**" if plain.endswith("/") and plain != "/" else plain
 
     # The scope
@@ -444,7 +444,7 @@ class _Reader:
             params = json.dumps(json.loads(found["params"]), sort_keys=True) if found["params"] else ""
             return head, Scope(_unquote(found["directory"]), uses, _unquote(found["target"]), params)
         except ValueError:
-            raise self.bad("a path or the parameters behind the pattern cannot be read.") from None
+            raise self.bad("the paths or the parameters after the pattern are not valid.") from None
 
 
 def parse_rules(text: str, effect: Decision) -> tuple[Rule, ...]:

@@ -26,7 +26,7 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 _UNESCAPED_CHARACTERS = "/%:@!$&'()*+,;=-._~"
 _OLD_ESCAPE = re.compile(r"\[([*?\[])\]")
 _DECODINGS = 5
-_COMPLETE_URL_HINT = "give it whole, such as https://example.org/page."
+_COMPLETE_URL_HINT = "give the complete address, such as https://example.org/page."
 
 
 class BadAddress(Exception):
@@ -66,18 +66,18 @@ def parse_address(text: str) -> WebAddress:
     """Parse and normalise an address. Raises `BadAddress`."""
     given = text.strip()
     if any(ord(character) <= 32 or ord(character) == 127 for character in given):
-        raise BadAddress(f"The url has no host, or spaces in it: {_COMPLETE_URL_HINT}")
+        raise BadAddress(f"The url has no host, or contains spaces: {_COMPLETE_URL_HINT}")
     try:
         parts = urlsplit(given)
         port = parts.port
     except ValueError:
-        raise BadAddress(f"The url is not one: {_COMPLETE_URL_HINT}") from None
+        raise BadAddress(f"The url is not valid: {_COMPLETE_URL_HINT}") from None
     if parts.scheme not in _PORTS:
-        raise BadAddress("Only http:// and https:// addresses can be asked.")
+        raise BadAddress("Only http:// and https:// addresses can be requested.")
     if "@" in parts.netloc:
-        raise BadAddress("The url has a user name or password in it: leave them out.")
+        raise BadAddress("The url contains a user name or password: remove it.")
     if not parts.hostname or port == 0:
-        raise BadAddress(f"The url has no host, or spaces in it: {_COMPLETE_URL_HINT}")
+        raise BadAddress(f"The url has no host, or contains spaces: {_COMPLETE_URL_HINT}")
     host = _normal_host(parts.hostname)
     path = _normal_path(parts.path)
     query = _normal_escapes(parts.query) if "?" in given.partition("#")[0] else None
@@ -212,7 +212,7 @@ def parse_pattern(text: str) -> AddressPattern:
     if scheme.lower() not in (*_PORTS, "*"):
         raise BadAddress("expected http://, https:// or *:// before the host.")
     if "@" in netloc or "#" in plain:
-        raise BadAddress("leave out user names and what follows #.")
+        raise BadAddress("omit user names and fragments (#).")
     if "[" in path or any(not character.isprintable() or character == " " for character in plain):
         raise BadAddress("a * is the only wildcard of an address, and spaces are written %20.")
     host, port = _host_and_port(netloc)

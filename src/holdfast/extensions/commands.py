@@ -53,8 +53,8 @@ _PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
 _POSITIONAL_PLACEHOLDER = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
 _SHELL_LINE = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
 _SHELL_LINE_NOTE = (
-    "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
-    " each as it stands there.)"
+    "(Each !`…` above stands for the output of a command. Run these commands first with the bash tool, exactly as"
+    " written.)"
 )
 _MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
 _PREFIXES = ("user:", "project:")
@@ -334,7 +334,7 @@ class SkillCommands:
         if skill is None:
             return None
         words = [
-            f"Use the skill {skill.name}. Paths in it count from {skill.directory}. Its instructions:",
+            f"Use the skill {skill.name}. Paths in it are relative to {skill.directory}. Its instructions:",
             await self._skills.instructions(skill),
             f"The task:\n\n{arguments}" if arguments else "",
         ]

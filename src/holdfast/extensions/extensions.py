@@ -20,7 +20,7 @@ from holdfast.extensions.skills.skills import Skills
 __all__ = ["Extensions"]
 
 _MENTION_NOTE = (
-    "(With the @ the user names agents: {}. Send what belongs to each of them with the agent tool, its name as agent.)"
+    "(The user mentions agents with @: {}. Delegate the task of each one with the agent tool, with its name as agent.)"
 )
 _log = logging.getLogger("holdfast.server")
 

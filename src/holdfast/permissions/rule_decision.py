@@ -141,7 +141,7 @@ class RuleSet:
                 return _deny_verdict(rule)
         for rule in self._ask:
             if self._matches_call(rule, permit, any_path=True):
-                return Verdict("ask", f"The rule {rule.text} says to ask.")
+                return Verdict("ask", f"The rule {rule.text} requires approval.")
         if permit.is_agreed:
             return Verdict("allow")
         allowing = [rule for rule in self._allow if self._matches_call(rule, permit)]
@@ -184,7 +184,7 @@ class RuleSet:
         # Computed before the ask rules: an answer from auto-approval must not override a deny rule that may apply.
         uncertain = self._uncertainty(deny, self._deny, permit, line)
         if (found := self._find_restriction(ask, self._ask, permit, line)) is not None:
-            return Verdict("ask", f"The rule {found.text} says to ask.", insists=bool(uncertain))
+            return Verdict("ask", f"The rule {found.text} requires approval.", insists=bool(uncertain))
         # A rule for this exact line was saved by a person who saw it, so its uncertainty is accepted.
         if any(rule.subject == "line" for rule in allow):
             scope = line_scope(permit.command, line, place)

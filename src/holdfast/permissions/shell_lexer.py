@@ -170,7 +170,7 @@ class WordReader:
             # Bash joins the lines before it splits words, which is harmless only after the end of a word.
             if self.text[self.at + 2 : self.at + 3] in (" ", "\t"):
                 return False
-            raise UnsupportedSyntax("a word goes on in the next line")
+            raise UnsupportedSyntax("a word continues on the next line")
         self._is_quoted = True
         self._append(following, quoted=True)
         self.at += 2
@@ -219,7 +219,7 @@ class WordReader:
         self.at += 1
         following = self.peek()
         if self.text.startswith("\\\n", self.at):
-            raise UnsupportedSyntax("an expansion goes on in the next line")
+            raise UnsupportedSyntax("an expansion continues on the next line")
         if following and following in _COUNTED:
             # Always a number: exit status, number of arguments, process id. As part of a file name it can be any
             # number, like a pattern.

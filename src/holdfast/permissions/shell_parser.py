@@ -99,7 +99,7 @@ class TokenReader(WordReader):
             elif self.peek(2) == "\\\n":
                 before = self.text[self.at - 1 : self.at]
                 if before and before not in " \t\n" and self.text[self.at + 2 : self.at + 3] not in (" ", "\t"):
-                    raise UnsupportedSyntax("a word goes on in the next line")
+                    raise UnsupportedSyntax("a word continues on the next line")
                 self.at += 2
             elif char == "#" and self.text[self.at - 1 : self.at] in ("", *" \t\n;&|()"):
                 end = self.text.find("\n", self.at)

@@ -12,11 +12,11 @@ class UnknownWorkspace(NotFound):
 
 
 class TooLarge(HoldfastError):
-    """The request is larger than 32 MiB: send less, or name files by their path."""
+    """The request is larger than 32 MiB: send less, or write the paths of files instead."""
 
 
 class OtherDataDirectory(HoldfastError):
-    """This server has another data directory than the one that the request names: look for its server again."""
+    """This server has another data directory than the one that the request names: locate the server again."""
 
 
 class TooManyStreams(HoldfastError):
@@ -40,7 +40,7 @@ _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (ProviderError, 400),
 )
 
-_OURS = "Something in Holdfast broke. The log has the details."
+_OURS = "Internal error in Holdfast. The log has the details."
 
 
 def status_of(error: BaseException) -> int:

@@ -49,7 +49,8 @@ class PermissionCheck:
         if verdict.decision != "ask":
             return verdict
         why = (
-            f"A permission rule cannot be read, so everything but reading needs consent until it is corrected: {unread}"
+            "A permission rule is not valid, so everything except reading requires approval until it is"
+            f" corrected: {unread}"
         )
         return Verdict("ask", why, insists=unread.hides_denial)
 
@@ -88,7 +89,10 @@ def outdated_rules(reading: ConfigSnapshot, saved_file: str) -> tuple[FileProble
     """Report saved rules of earlier versions that name a relative program without its directory."""
     from holdfast.permissions.always_allow_rules import is_outdated  # noqa: PLC0415
 
-    text = "was saved by an earlier version without its directory: it is asked about once more, then saved with it."
+    text = (
+        "was saved by an earlier version without its directory: approval is requested once more, then it is"
+        " saved with it."
+    )
     found: list[FileProblem] = []
     for index, rule in enumerate(reading.settings.permissions.allow):
         path = ("permissions", "allow", index)

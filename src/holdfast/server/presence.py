@@ -241,7 +241,7 @@ def attached(presence: Presence, workspace: WorkspaceId, session: SessionId) -> 
     return sum(claim.streams > 0 and claim.session == session for claim in here.claims.values())
 
 
-def looked_at(presence: Presence, workspace: WorkspaceId) -> dict[SessionId, int]:
+def viewer_counts(presence: Presence, workspace: WorkspaceId) -> dict[SessionId, int]:
     """Return the number of viewing clients for each session that has any."""
     here = presence.workspaces.get(workspace, WorkspacePresence())
     sessions = {claim.session for claim in here.claims.values() if claim.session}

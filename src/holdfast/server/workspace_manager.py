@@ -109,7 +109,7 @@ _log = logging.getLogger("holdfast.server")
 
 
 class ClientRetired(Conflict):
-    """This client has left for good: start a new one."""
+    """This client was removed permanently: start a new one."""
 
 
 class NotAttached(Conflict):
@@ -338,7 +338,7 @@ class WorkspaceManager:
     def apply(self, event: PresenceEvent) -> None:
         """Apply an event to the presence state machine and carry out its effects. Raises its refusals."""
         workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
-        before = presence.looked_at(self.presence, workspace)
+        before = presence.viewer_counts(self.presence, workspace)
         self.presence, effects = presence.transition(self.presence, event)
         self._execute(effects)
         self._publish_viewers(workspace, before)
@@ -363,7 +363,7 @@ class WorkspaceManager:
     def _publish_viewers(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
         """Publish how many clients view a session when the number has changed."""
         handle = self._handles.get(workspace)
-        now = presence.looked_at(self.presence, workspace)
+        now = presence.viewer_counts(self.presence, workspace)
         if handle is None or self.is_closed or now == before:
             return
         for session in sorted(before.keys() | now.keys()):

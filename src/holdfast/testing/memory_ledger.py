@@ -104,10 +104,10 @@ class MemoryLedger:
         await self._run_in_order(lambda: self._mark_clean(workspace, epoch))
 
     async def unfinished_workspaces(self) -> Sequence[str]:
-        def look() -> list[str]:
+        def read() -> list[str]:
             return [owner.path for owner in self._owners if self._tables[owner.id].runs.all_open()]
 
-        return await self._read_after_pace(look)
+        return await self._read_after_pace(read)
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
@@ -126,20 +126,20 @@ class MemoryLedger:
         return await self._read(workspace, lambda tables: tables.log.dated_after(cursor, limit))
 
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
-        def look() -> tuple[int, int]:
+        def read() -> tuple[int, int]:
             owner = self._owners.get(workspace)
             return (1, 0) if owner is None else (self._oldest(owner), owner.newest)
 
-        return await self._read_after_pace(look)
+        return await self._read_after_pace(read)
 
     async def snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
         return await self._read_after_pace(lambda: self._snapshot(workspace, session))
 
     async def sessions(self, workspace: WorkspaceId) -> Sequence[Session]:
-        def look(tables: MemoryTables) -> list[Session]:
+        def read(tables: MemoryTables) -> list[Session]:
             return [session for session in tables.sessions.every() if not session.parent_session_id]
 
-        return await self._read(workspace, look)
+        return await self._read(workspace, read)
 
     async def session(self, workspace: WorkspaceId, session: SessionId) -> Session | None:
         return await self._read(workspace, lambda tables: tables.sessions.get(session))
@@ -154,24 +154,24 @@ class MemoryLedger:
         return await self._read(workspace, lambda tables: tables.runs.record(run))
 
     async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
-        def look(tables: MemoryTables) -> Briefing | None:
+        def read(tables: MemoryTables) -> Briefing | None:
             record = tables.runs.record(run)
             session = None if record is None else tables.sessions.get(record.run.session_id)
             if record is None or session is None:
                 return None
             return Briefing(record, session, tuple(tables.messages.of_session(session.id)))
 
-        return await self._read(workspace, look)
+        return await self._read(workspace, read)
 
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
         return await self._read(workspace, lambda tables: tables.runs.all_open())
 
     async def runs(self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int) -> Sequence[Run]:
-        def look(tables: MemoryTables) -> list[Run]:
+        def read(tables: MemoryTables) -> list[Run]:
             found = [run for run in tables.runs.every() if session in {None, run.session_id}]
             return [run for run in reversed(found) if not before or run.number < before][:limit]
 
-        return await self._read(workspace, look)
+        return await self._read(workspace, read)
 
     async def files(self, workspace: WorkspaceId, session: SessionId) -> Sequence[FileVersion]:
         return await self._read(workspace, lambda tables: tables.files.of_session(session))
@@ -182,15 +182,15 @@ class MemoryLedger:
     async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
         return await self._read(workspace, lambda tables: tables.files.read_marks(session))
 
-    async def _read_after_pace(self, look: Callable[[], T]) -> T:
+    async def _read_after_pace(self, read: Callable[[], T]) -> T:
         await self._pace()
-        result = look()
+        result = read()
         await self._pace()
         return result
 
-    async def _read(self, workspace: WorkspaceId, look: Callable[[MemoryTables], T]) -> T:
+    async def _read(self, workspace: WorkspaceId, read: Callable[[MemoryTables], T]) -> T:
         """Read the tables of a workspace. An unknown workspace is empty."""
-        return await self._read_after_pace(lambda: look(self._tables.get(workspace) or MemoryTables(Journal())))
+        return await self._read_after_pace(lambda: read(self._tables.get(workspace) or MemoryTables(Journal())))
 
     async def _run_in_order(self, work: Callable[[], T]) -> T:
         """Run a job after all earlier ones. The first caller that is scheduled runs the waiting jobs of others, too."""

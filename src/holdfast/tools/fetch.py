@@ -26,8 +26,8 @@ _MAX_SECONDS = 120
 class FetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `fetch`."""
 
-    url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
-    format: Annotated[Format, Meta(description="What to make of it.")] = "markdown"
+    url: Annotated[str, Meta(description="The complete address, with http:// or https://.")]
+    format: Annotated[Format, Meta(description="The format of the result.")] = "markdown"
     timeout: Annotated[int, Meta(description="Seconds, 120 at most.")] = _SECONDS
 
 
@@ -65,7 +65,7 @@ async def read_page(
         async with deadline, web.get(target, without_clock(deadline, consent), environment) as answer:
             return await _page(answer, target, form)
     except TimeoutError:
-        raise ToolError(f"{target.host} did not answer within {seconds} s. Try again, or a longer timeout.") from None
+        raise ToolError(f"{target.host} did not answer within {seconds} s. Try again, or increase timeout.") from None
 
 
 def whole_seconds(given: int, default: int, most: int) -> int:
@@ -118,7 +118,7 @@ async def _page(answer: WebResponse, target: WebTarget, form: Format) -> ToolOut
     lines = [f"(redirected to {answer.url})\n"] if answer.url != target.url else []
     lines.append(text if text.strip() else "(the page is empty)")
     if is_cut:
-        lines.append(f"\n(cut: only the first {_MAX_CONTENT:,} bytes are shown)")
+        lines.append(f"\n(truncated: only the first {_MAX_CONTENT:,} bytes are shown)")
     return ToolOutcome("\n".join(lines))
 
 

@@ -49,7 +49,7 @@ def _text(output: JobOutput) -> str:
     is_running = job.state == "running"
     status = "running" if is_running else "completed"
     if is_running and job.exit_code is not None:
-        status += f" (the command itself has ended with exit code {job.exit_code}; what it started goes on)"
+        status += f" (the command itself has ended with exit code {job.exit_code}; processes that it started continue)"
     text = output_text(output.stdout, output.stderr, None if is_running else job.exit_code)
     return f"Status: {status}\n\n{text or 'no output'}"
 
@@ -85,7 +85,7 @@ class JobKill(BaseTool[JobKillArguments]):
         output = await self._jobs.kill(arguments.shell_id, context.session_id)
         job = output.job
         about = metadata(shell_id=job.id, command=job.command, description=job.description)
-        message = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
+        message = f"Job {job.id} had already ended and was removed." if was_over else f"Job {job.id} was stopped."
         text = output_text(output.stdout, output.stderr, None)
         content = f"{message}\n\nIts output:\n{text}" if text else message
         return ToolOutcome(content, about)

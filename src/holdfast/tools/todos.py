@@ -26,15 +26,17 @@ Known: TypeAlias = Callable[[ToolContext], Awaitable[Sequence[Todo]]]
 class TodoItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of the plan, as the model sends it."""
 
-    content: Annotated[str, Meta(min_length=1, description="What to do, as a command.")]
-    status: Annotated[Literal["pending", "in_progress", "completed"], Meta(description="How far it is.")]
-    active_form: Annotated[str, Meta(description="What is being done while it is in progress.")] = ""
+    content: Annotated[str, Meta(min_length=1, description="The task, in the imperative.")]
+    status: Annotated[Literal["pending", "in_progress", "completed"], Meta(description="Its state.")]
+    active_form: Annotated[
+        str, Meta(description="The task in the present continuous, shown while it is in progress.")
+    ] = ""
 
 
 class TodosArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `todos`."""
 
-    todos: Annotated[tuple[TodoItem, ...], Meta(description="The whole list, in order.")]
+    todos: Annotated[tuple[TodoItem, ...], Meta(description="The complete list, in order.")]
 
 
 class Todos(BaseTool[TodosArguments]):

@@ -39,9 +39,9 @@ _PICTURES = {
 class ViewArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `view`."""
 
-    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
-    offset: Annotated[int, Meta(description="How many lines to skip.")] = 0
-    limit: Annotated[int, Meta(description="How many lines to show.")] = _LINES
+    file_path: Annotated[str, Meta(description="The path of the file, absolute or relative to the workspace.")]
+    offset: Annotated[int, Meta(description="The number of lines to skip.")] = 0
+    limit: Annotated[int, Meta(description="The number of lines to show.")] = _LINES
 
 
 class _Section(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class ViewTool(BaseTool[ViewArguments]):
         if size > _MAX_BYTES and skill is None:
             raise ToolError(
                 f"These {len(shown)} lines of {location.name} have {size:,} bytes; at most {_MAX_BYTES:,} are shown."
-                " Ask for fewer with limit, or find the place with grep first."
+                " Request fewer with limit, or search with grep first."
             )
         numbered = [f"{number:>6}|{line}" for number, line in enumerate(shown, skip + 1)]
         remarks = filter(None, [await self._remark(location.path)])
@@ -114,10 +114,10 @@ class ViewTool(BaseTool[ViewArguments]):
 
     async def _picture(self, context: ToolContext, location: FileLocation, mime_type: str, magic: bytes) -> ToolOutcome:
         if not context.takes_images:
-            raise ToolError(f"{location.name} is a picture, and this model cannot look at pictures.")
+            raise ToolError(f"{location.name} is an image, and this model does not accept images.")
         seen = await asyncio.to_thread(read_whole_file, location, _MAX_BYTES)
         if not seen.data.startswith(magic):
-            raise ToolError(f"{location.name} is not what its name says: its content is no {mime_type}.")
+            raise ToolError(f"{location.name} does not match its name: its content is not {mime_type}.")
         await context.record(MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), seen.digest)))
         data = base64.b64encode(seen.data).decode()
         text = f"{location.name}: {mime_type}, {len(seen.data):,} bytes"
@@ -164,7 +164,7 @@ def _note(section: _Section, skip: int) -> list[str]:
         return ["(the file continues)"] if section.lines else ["(the file ends before this)"]
     left = section.total - skip - len(section.lines)
     if left > 0:
-        return [f"({left} more lines; go on with offset={skip + len(section.lines)})"]
+        return [f"({left} more lines; continue with offset={skip + len(section.lines)})"]
     if section.total == 0:
         return ["(the file is empty)"]
     return [] if section.lines else [f"(the file has only {section.total} lines)"]

@@ -17,8 +17,8 @@ __all__ = ["WriteArguments", "WriteTool"]
 class WriteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `write`."""
 
-    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
-    content: Annotated[str, Meta(description="All that the file is to hold.")]
+    file_path: Annotated[str, Meta(description="The path of the file, absolute or relative to the workspace.")]
+    content: Annotated[str, Meta(description="The complete content of the file.")]
 
 
 class WriteTool(BaseTool[WriteArguments]):

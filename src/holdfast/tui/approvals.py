@@ -63,7 +63,7 @@ class ApprovalController:
         view = self._context.connection.view
         if view.permissions:
             request = next(iter(view.permissions.values()))
-            self._notifier.notify(f"{request.get('tool_name', 'A tool')} asks for permission")
+            self._notifier.notify(f"{request.get('tool_name', 'A tool')} requests permission")
             return ApprovalPanel(
                 request,
                 self._context.palette,
@@ -129,7 +129,7 @@ class ApprovalController:
         """Return a message about which client has answered, if known."""
         outcome = self._context.connection.outcomes.get(request_id)
         if outcome is None or outcome.withdrawn:
-            return "The request needs no answer any more: its run has ended."
+            return "The request is closed: its run has ended."
         where = where_answered(outcome)
         if isinstance(outcome, PermissionNotification):
             return f"{'Allowed' if outcome.granted else 'Denied'} {where}."

@@ -78,7 +78,7 @@ class WebResponse:
                 yield chunk
             return
         if encoding not in _ENCODINGS:
-            raise ToolError("The answer is packed in a way that is not known here. Try another address.")
+            raise ToolError("The response has an unsupported content encoding. Try another address.")
         decompressor = zlib.decompressobj(zlib.MAX_WBITS | _ANY_HEADER)
         try:
             async for chunk in self._response.aiter_raw():
@@ -88,9 +88,9 @@ class WebResponse:
                     rest = decompressor.unconsumed_tail
             yield decompressor.flush()
         except zlib.error:
-            raise ToolError("The answer broke off: it is not packed as it says.") from None
+            raise ToolError("The response is damaged: it does not match its content encoding.") from None
         if not decompressor.eof:
-            raise ToolError("The answer broke off before it was whole.")
+            raise ToolError("The response ended before it was complete.")
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Read at most `limit` bytes; the second value is whether there were more."""
@@ -204,11 +204,11 @@ class WebClient:
             try:
                 response = await self._send_to_first(client, target, addresses)
             except library.HTTPError as error:
-                raise ToolError(f"{target.host} could not be asked: {_reason(error)}.") from None
+                raise ToolError(f"{target.host} could not be reached: {_reason(error)}.") from None
             try:
                 yield response
             except library.HTTPError as error:
-                raise ToolError(f"The answer of {target.host} broke off: {_reason(error)}.") from None
+                raise ToolError(f"The response of {target.host} was cut off: {_reason(error)}.") from None
             finally:
                 await response.aclose()
 

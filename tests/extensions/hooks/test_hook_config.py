@@ -168,7 +168,7 @@ def test_invalid_timeout_is_reported_and_default_used(timeout: object) -> None:
     assert data.splitlines()[problem.line - 1].strip().startswith(b'"timeout"')
 
 
-@pytest.mark.parametrize(("command", "why"), [("", "is empty"), (" \n", "is empty"), ("a\0b", "holds a NUL")])
+@pytest.mark.parametrize(("command", "why"), [("", "is empty"), (" \n", "is empty"), ("a\0b", "contains a NUL")])
 def test_unusable_command_is_reported(command: str, why: str) -> None:
     assert hooks_from_settings({"RunEnd": (HookSettings(command),)}, {}) == ()
     found = parse_claude_settings(claude({"hooks": {"RunEnd": [group(command)]}}), "/s.json")

@@ -69,7 +69,7 @@ def test_plain_text_before_prompt_reaches_model(event: HookEvent) -> None:
     assert parse_output(event, 0, "the build is red\n", "") == HookResult(context="the build is red")
     assert parse_output("PostToolUse", 0, "formatted\n", "") == HookResult()
     broken = '{"decision": "deny"} and more'
-    assert parse_output("PreToolUse", 0, broken, "") == HookResult(error="printed JSON that cannot be read.")
+    assert parse_output("PreToolUse", 0, broken, "") == HookResult(error="printed JSON that is not valid.")
     assert parse_output(event, 0, broken, "") == HookResult(context=broken)
 
 

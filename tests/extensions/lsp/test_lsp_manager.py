@@ -198,7 +198,7 @@ async def test_crash_is_reported_with_reason() -> None:
         said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
         assert "not answered" not in said
         info = await lsp.wait_for_server_state(LspState.ERROR)
-        assert info.error == "It ended with exit code 3. Its last words: the disk ate my homework"
+        assert info.error == "It ended with exit code 3. Its last output: the disk ate my homework"
         published = await lsp.call_tool(("lsp_diagnostics", {}), session)
         assert "(ours does not run: It ended with exit code 3." in published
         lsp.set_behaviour()
@@ -226,7 +226,7 @@ async def test_failed_start_is_reported_with_reason() -> None:
         session = await lsp.one.session()
         await lsp.call_tool(view("a.zz"), session)
         info = await lsp.wait_for_server_state(LspState.ERROR)
-        assert info.error == "It ended with exit code 7. Its last words: cannot find my settings"
+        assert info.error == "It ended with exit code 7. Its last output: cannot find my settings"
         (failed,) = await lsp.do(("lsp_references", {"symbol": "one"}), session=session)
         assert failed.is_error
         assert "cannot find my settings" in failed.content
@@ -288,7 +288,7 @@ async def test_server_with_invalid_messages_is_stopped() -> None:
         lsp.set_behaviour("garbage")
         await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
         info = await lsp.wait_for_server_state(LspState.ERROR)
-        assert info.error.startswith("It sent something else than messages: 'Segmentation fault, but politely")
+        assert info.error.startswith("It sent output that is not a message: 'Segmentation fault, but politely")
 
 
 async def test_diagnostics_of_older_version_are_not_the_answer() -> None:

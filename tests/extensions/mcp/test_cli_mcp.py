@@ -42,7 +42,7 @@ async def test_servers_are_added_listed_toggled_and_removed(tmp_path: Path) -> N
         assert re.fullmatch(r"time +connected +1 +stdio", rows["time"])
         assert re.fullmatch(r"talks +error +stdio", rows["talks"])
         assert re.fullmatch(r"ours +not trusted +of the project", rows["ours"])
-        assert "talks: It ended with exit code 1. It said: b" in shown.err
+        assert "talks: It ended with exit code 1. Its last output: b" in shown.err
         assert (await stage.stdout_of("mcp", "logs", "talks")).startswith("to you\nb")
         listed = {item["name"]: item for item in json.loads(await stage.stdout_of("mcp", "list", "--json"))}
         assert listed["time"]["tools"] == ["mcp_time_convert_time"]

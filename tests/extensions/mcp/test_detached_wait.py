@@ -239,7 +239,9 @@ def test_only_wrong_answers_are_requested_again() -> None:
     ]
     assert [bool(one.confirm_title) for one in inquiries] == [True, True, False], "one question is not confirmed"
     assert inquiries[0].confirm_description == "They are sent to the MCP server s together."
-    again = [question.description.startswith("That does not fit; once more. ") for question in inquiries[1].questions]
+    again = [
+        question.description.startswith("That answer is not valid; try again. ") for question in inquiries[1].questions
+    ]
     assert again == [True, True]
     assert not inquiries[0].questions[0].description.startswith("That")
 

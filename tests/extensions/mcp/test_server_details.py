@@ -100,7 +100,7 @@ def test_a_call_to_a_server_that_requires_a_login_fails(tmp_path: Path, monkeypa
 
         monkeypatch.setattr(mcp_connection, "open_connection", refused)
         fixture.last.end()
-        assert (await fixture.wait_for_state("needs auth")).error == "It wants a login: holdfast mcp login s"
+        assert (await fixture.wait_for_state("needs auth")).error == "It requires a login: holdfast mcp login s"
         with pytest.raises(ToolError, match="holdfast mcp login s"):
             await fixture.call()
 

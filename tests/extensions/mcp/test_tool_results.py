@@ -37,7 +37,7 @@ def test_texts_are_joined_and_errors_are_errors() -> None:
     outcome = tool_outcome(result_of(words("one"), words("two")), takes_media=True)
     assert (outcome.content, outcome.is_error) == ("one\n\ntwo", False)
     assert tool_outcome(result_of(words("no"), isError=True), takes_media=True).is_error
-    assert tool_outcome({}, takes_media=True).content == "The tool answered nothing."
+    assert tool_outcome({}, takes_media=True).content == "The tool returned no content."
 
 
 def test_first_image_is_passed_on() -> None:
@@ -49,7 +49,7 @@ def test_first_image_is_passed_on() -> None:
     )
     blind = tool_outcome(result_of(picture()), takes_media=False)
     assert blind.data == ""
-    assert "cannot take it" in blind.content
+    assert "does not accept it" in blind.content
 
 
 def test_audio_is_passed_on() -> None:

@@ -111,7 +111,7 @@ def _matches(hook: Hook, tool: str) -> bool:
 def _invalid_key(event: HookEvent, command: str, matcher: str) -> tuple[str, str] | None:
     """Return the invalid key and the reason, or None."""
     if not command.strip() or "\0" in command:
-        text = "the command is empty." if not command.strip() else "the command holds a NUL character."
+        text = "the command is empty." if not command.strip() else "the command contains a NUL character."
         return "command", text
     text = matcher_trouble(event, matcher)
     return ("matcher", text) if text else None
@@ -137,7 +137,7 @@ class _Reader:
         event = event_of(name)
         if event is None:
             is_known_to_claude = name.lower() in _OTHER_CLAUDE_EVENTS
-            text = "is not an event that is known here: these hooks are not run."
+            text = "is not a known event: these hooks are not run."
             self.add_problem(path, text, is_error=not is_known_to_claude)
             return
         if not isinstance(groups, list):

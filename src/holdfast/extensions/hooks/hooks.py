@@ -180,7 +180,7 @@ class Hooks:
         if is_subagent_session(end.session_id):
             return
         if len(self._queued_ends) >= _MAX_QUEUED_ENDS:
-            _log.warning("hooks for the end of run %s are not run: %d wait already", end.run_id, _MAX_QUEUED_ENDS)
+            _log.warning("hooks for the end of run %s are not run: %d are already queued", end.run_id, _MAX_QUEUED_ENDS)
             return
         self._queued_ends.append(end)
         if len(self._tasks) < _MAX_CONCURRENT:

@@ -407,4 +407,4 @@ def _decode(raw: msgspec.Raw, result_type: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=result_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(f"The language server's answer makes no sense: {error}.") from None
+        raise RequestRefused(f"The response of the language server is not valid: {error}.") from None

@@ -112,7 +112,9 @@ class SymbolLocator:
         ]
         matches = [item for item in matches if self._manager.supports(item.path)]
         if not matches:
-            raise ToolError(f"{name} was not found in {place.name}, in files that a language server is for. Use grep.")
+            raise ToolError(
+                f"{name} was not found in {place.name}, in files that a language server supports. Use grep."
+            )
         if qualifiers and (exact := await self._find_qualified((*qualifiers, name), matches, capability)):
             return exact
         return await self._locate_matches(_sort_by_likelihood(matches), capability)
@@ -215,7 +217,7 @@ async def request_locations(method: str, location: SymbolLocation, **extra: obje
     try:
         return sorted({_to_location(item) for item in items})
     except msgspec.ValidationError as error:
-        raise RequestRefused(f"The language server's answer makes no sense: {error}.") from None
+        raise RequestRefused(f"The response of the language server is not valid: {error}.") from None
 
 
 def _to_location(item: object) -> Location:

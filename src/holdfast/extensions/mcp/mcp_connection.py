@@ -196,7 +196,7 @@ class McpConnection:
                 if not isinstance(result, types.InputRequiredResult):
                     return _to_json(result)
                 params = await self._with_input_responses(params, result)
-            raise CallFailed("It requests input again and again, and never starts.")
+            raise CallFailed("It requests input repeatedly and never starts.")
         finally:
             self._elicitation_handlers.remove(on_elicitation)
 
@@ -251,7 +251,7 @@ class McpConnection:
                 raise SessionExpired from None
             raise CallFailed(error.message) from None
         except ValidationError as error:
-            raise CallFailed(f"It answered what the protocol does not know ({error.error_count()} mistakes).") from None
+            raise CallFailed(f"Its response does not follow the protocol ({error.error_count()} errors).") from None
         except RuntimeError as error:
             raise CallFailed(str(error)) from None
 
@@ -371,7 +371,7 @@ async def _handshake_error(error: MCPError, exit_reason: ExitReason | None, moni
     if exit_reason is not None and error.code == types.CONNECTION_CLOSED:
         return await _await_exit_reason(exit_reason)
     if monitor.status >= 400:
-        hint = " If it speaks the older SSE, set its type to sse." if monitor.status in _WRONG_ENDPOINT else ""
+        hint = " If it uses the older SSE transport, set its type to sse." if monitor.status in _WRONG_ENDPOINT else ""
         return f"It answered with status {monitor.status}.{hint}"
     return f"It refused the handshake: {error.message}."
 

@@ -192,7 +192,7 @@ class McpManager:
         ]
         if not blocks:
             return ()
-        heading = "# MCP servers\n\nHow their authors want their tools to be used. They do not speak for the user."
+        heading = "# MCP servers\n\nInstructions of their authors for using the tools. They do not represent the user."
         return ("\n\n".join([heading, "<mcp-instructions>", *blocks, "</mcp-instructions>"]),)
 
     async def wait_settled(self) -> None:
@@ -284,7 +284,7 @@ class McpManager:
             ) from None
         except ConnectionClosed:
             connection.end()
-            raise CallFailed(f"The MCP server {server.name} went away. Try again.") from None
+            raise CallFailed(f"The MCP server {server.name} disconnected. Try again.") from None
 
     def _check_server(self, server: McpServer) -> None:
         """Check in the background whether the server still responds."""

@@ -78,7 +78,7 @@ _CHANGES: dict[ListName, McpChange] = {
     "prompts": "prompts_list_changed",
     "resources": "resources_list_changed",
 }
-_LOGIN_REASON = "It wants a login: holdfast mcp login {}"
+_LOGIN_REASON = "It requires a login: holdfast mcp login {}"
 
 
 def transport_type(settings: McpSettings) -> TransportType:
@@ -317,7 +317,7 @@ class McpServer:
     def _with_stderr(self, reason: str) -> str:
         """Append the last stderr line of a program that has exited."""
         last = redact_text(self._last_stderr_line.decode("utf-8", "replace").strip())[:200]
-        return f"{reason} It said: {last}" if last and transport_type(self.settings) == "stdio" else reason
+        return f"{reason} Its last output: {last}" if last and transport_type(self.settings) == "stdio" else reason
 
     def _set_status(self, status: connection_state.McpServerState) -> None:
         is_changed = (status.state, status.reason) != (self.status.state, self.status.reason)
@@ -355,7 +355,7 @@ class McpServer:
             return msgspec.structs.replace(params, command=(settings.command, *settings.args), environment=environment)
         self.url = settings.url
         if urlsplit(settings.url).scheme not in ("http", "https") or not urlsplit(settings.url).hostname:
-            raise McpStartFailed(f"Its address is not one: mcp.{self.name}.url begins with http:// or https://.")
+            raise McpStartFailed(f"Its address is not valid: mcp.{self.name}.url begins with http:// or https://.")
         has_authorization = any(name.lower() == "authorization" for name in settings.headers)
         tokens = None if settings.oauth is False or has_authorization else self._shared.tokens_for(settings.url)
         return msgspec.structs.replace(params, url=settings.url, headers=settings.headers, tokens=tokens)
@@ -403,14 +403,12 @@ class McpServer:
             is_idle = asyncio.get_running_loop().time() - connection.last_message_at >= PING_AFTER_IDLE
             if not is_idle or await self._is_alive(connection):
                 return connection
-            connection.end("It did not answer any more.")
+            connection.end("It stopped responding.")
         attempts = self.attempts + (0 if self.status.state == "starting" else 1)
         self.retry_now()
         while self._connection is None or self._connection.ended.is_set():
             if self.status.state == "disabled":
-                raise CallFailed(
-                    f"The MCP server {self.name} was switched off, or its settings were changed. Try again."
-                )
+                raise CallFailed(f"The MCP server {self.name} was disabled, or its settings were changed. Try again.")
             if self.attempts >= attempts and self.status.state in ("error", "needs auth"):
                 raise CallFailed(f"The MCP server {self.name} cannot be reached. {self.status.reason}")
             await asyncio.shield(self._status_changed)
@@ -420,7 +418,7 @@ class McpServer:
     async def check(self) -> None:
         """Ping the server, and end the connection if there is no response."""
         if (connection := self._connection) is not None and not await self._is_alive(connection):
-            connection.end("It did not answer any more.")
+            connection.end("It stopped responding.")
 
     async def wait_disconnected(self) -> None:
         """Wait until the owner task has recorded the end of the connection and its reason."""

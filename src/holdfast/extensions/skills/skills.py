@@ -59,7 +59,7 @@ _MAX_LIST = 16_000
 _LIST_HEADING = """# Skills
 
 These are instructions for particular kinds of work. When a task fits the description of one, read its file with view \
-before you begin, and follow it; paths in it count from its directory."""
+before you begin, and follow it; paths in it are relative to its directory."""
 
 
 class Skill(msgspec.Struct, frozen=True):
@@ -158,7 +158,7 @@ def _name_problems(file: MarkdownFile, document: MarkdownDocument) -> list[FileP
         text = f"expected the name of its directory, which is {file.name}."
         found.append(FileProblem("error", file.path, line, "name", text))
     elif name != name.lower():
-        text = "expected small letters: other programs refuse it as it is."
+        text = "expected lower-case letters: other programs reject it."
         found.append(FileProblem("warning", file.path, line, "name", text))
     return found
 

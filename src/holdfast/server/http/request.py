@@ -79,7 +79,7 @@ class Request(msgspec.Struct, frozen=True):
         if text is None:
             return default
         if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise BadRequest(f"{name} must be a whole number that is not negative.")
+            raise BadRequest(f"{name} must be an integer that is not negative.")
         return int(text)
 
 

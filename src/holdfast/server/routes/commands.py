@@ -20,7 +20,7 @@ async def expand_command(request: Request) -> CommandExpansion:
     """Return the prompt that a command expands to."""
     brief = await request.services.extensions.commands.expand(request.body.prompt, request.body.arguments)
     if brief is None:
-        raise BadRequest("That is no command: look at the list for one, and begin with a slash and its name.")
+        raise BadRequest("There is no such command: see the list of commands, and begin with a slash and a name.")
     return CommandExpansion(brief.text, brief.command, brief.model, brief.allow)
 
 

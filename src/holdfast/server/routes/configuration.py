@@ -72,8 +72,8 @@ __all__ = [
 
 _RECENT = 5
 _PROMPT = (
-    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
-    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
+    "Analyse this project and write {} for its next contributors: how to build, run and test it, the structure of the "
+    "code, and its conventions. Be brief and exact; improve the file if it exists already."
 )
 
 
@@ -265,8 +265,8 @@ async def config_refresh_oauth(request: Request) -> None:
         raise BadRequest(str(error)) from None
     if token is None:
         if (known := services.settings.providers.get(provider)) is not None and known.oauth:
-            raise BadRequest(f"The token of {provider} came without a way to refresh it: sign in again.")
-        raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
+            raise BadRequest(f"The token of {provider} cannot be refreshed: sign in again.")
+        raise BadRequest(f"Not signed in at {provider}: there is no token to refresh.")
     await services.token_refresher.refresh(provider, post_form)
     request.services.notify_settings_changed()
 
@@ -390,7 +390,7 @@ async def set_trust(request: Request) -> TrustBody:
     files = await _files_that_need_trust(request)
     if request.body.trusted:
         if request.body.digest != combined_digest(project.digest, files):
-            raise BadRequest("The project's files are not what was shown: look at them again.")
+            raise BadRequest("The project's files have changed since they were shown: review them again.")
         grant_trust(configuration, files, at=time.time())
     else:
         revoke_trust(configuration, files)

@@ -90,7 +90,8 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
     if TOUR.provider == from_files.get("provider") or TOUR.model == from_files.get("model"):
         return ""
     return (
-        "The built-in scripted model was chosen for this directory earlier, and is no model. Choose one with --model; "
+        "The built-in scripted model, which is not a language model, was selected for this directory earlier."
+        " Select a model with --model; "
         "--model demo/tour selects the scripted one again."
     )
 
@@ -189,7 +190,7 @@ async def patch_run(request: Request) -> Run:
     inputs = request.workspace.inputs
     patch = request.body
     if (patch.position is None) == (patch.delivery is None):
-        raise BadRequest("Say either a position or a delivery.")
+        raise BadRequest("Give either a position or a delivery.")
     if patch.position is not None:
         await inputs.move(request.run, patch.position)
     else:

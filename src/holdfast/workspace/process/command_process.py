@@ -21,7 +21,7 @@ _LAST_CHUNKS = 64
 _LIVE_SIZE = 8_192
 _LIVE_INTERVAL = 0.05
 _MAX_LIVE = 1_048_576
-_LIVE_TRUNCATED = "\n[more is not shown while it runs]\n"
+_LIVE_TRUNCATED = "\n[further output is not shown while it runs]\n"
 
 
 class CommandLaunch(msgspec.Struct, frozen=True):

@@ -190,7 +190,7 @@ class SandboxCleanup:
         self._unchecked: set[str] = set()
         self._known = _State()
         self._made_file = Path(f"{kept}-made")
-        self._made = _read_made(self._made_file)
+        self._made = _read_accepted(self._made_file)
         self._mounted: frozenset[str] = frozenset()
         self._refreshed = -_FRESH
         self._pending = ""
@@ -469,7 +469,7 @@ def _write(path: Path, data: bytes) -> None:
         _log.warning("%s cannot be written: %s", path, error)
 
 
-def _read_made(path: Path) -> set[tuple[int, int]]:
+def _read_accepted(path: Path) -> set[tuple[int, int]]:
     """Return the git directories that sandboxed commands have made and that have passed."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=set[tuple[int, int]])

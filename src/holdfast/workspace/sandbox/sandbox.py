@@ -47,7 +47,7 @@ __all__ = [
     "SandboxPolicy",
     "SandboxState",
     "find_bubblewrap",
-    "why_not",
+    "unavailable_reason",
 ]
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")
@@ -105,8 +105,8 @@ class Sandbox:
         self.policy = policy
         self._bubblewrap = bubblewrap
         self.mechanism: Mechanism = "bubblewrap" if bubblewrap is not None else "landlock"
-        if why := why_not(has_namespaces=has_namespaces, bubblewrap=bubblewrap):
-            raise SandboxImpossible(f"{why} Install it, or set sandbox to an empty text to work without one.")
+        if why := unavailable_reason(has_namespaces=has_namespaces, bubblewrap=bubblewrap):
+            raise SandboxImpossible(f"{why} Install it, or set sandbox to an empty string to work without one.")
         self._homes = home_directories(policy.home_directory)
         self._hidden = tuple(os.path.realpath(path) for path in (*policy.hidden, *_runtime_directories()))
         self._check_workspace()
@@ -204,7 +204,7 @@ class Sandbox:
             what = f"The sandbox cannot confine commands to {path}: keys or settings are there."
         else:
             return
-        raise SandboxImpossible(f"{what} Open a project directory, or set options.sandbox to an empty text.")
+        raise SandboxImpossible(f"{what} Open a project directory, or set options.sandbox to an empty string.")
 
     def _may_open(self, path: str) -> bool:
         """Return whether a path outside the workspace may be visible or writable at all. `path` is real."""
@@ -348,7 +348,7 @@ def _is_socket(path: str) -> bool:
     return stat.S_ISSOCK(os.stat(path).st_mode)
 
 
-def why_not(*, has_namespaces: bool, bubblewrap: str | None) -> str:
+def unavailable_reason(*, has_namespaces: bool, bubblewrap: str | None) -> str:
     """Return why no sandbox is possible here; empty if one is."""
     if bubblewrap is not None:
         return ""
