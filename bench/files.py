@@ -61,11 +61,11 @@ class _Context:
 
 
 def _build(root: Path) -> None:
-    dice = random.Random(6)
+    rng = random.Random(6)
     for number in range(FILES):
         folder = root / f"d{number % 60:02}" / f"e{number % 7}"
         folder.mkdir(parents=True, exist_ok=True)
-        lines = [" ".join(dice.choices(_WORDS, k=8)) for _ in range(60)]
+        lines = [" ".join(rng.choices(_WORDS, k=8)) for _ in range(60)]
         lines[number % 60] += " needle" if number % 300 == 0 else ""
         (folder / f"f{number}.txt").write_text("\n".join(lines) + "\n")
     (root / ".gitignore").write_text("build/\n*.log\n")

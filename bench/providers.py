@@ -206,8 +206,8 @@ def _per_piece(seconds: Sequence[float], count: int) -> float:
 async def _write(bus: Bus, path: Path) -> None:
     """What the server does for a reader: frames, joined, to a socket."""
     _, writer = await asyncio.open_unix_connection(str(path))
-    heard = bus.subscribe(None)
-    while frames := await heard.take():
+    received = bus.subscribe(None)
+    while frames := await received.take():
         writer.write(b"".join(frame(item.body, item.number) for item in frames))
         await writer.drain()
     writer.close()

@@ -104,37 +104,37 @@ def measure_runs(provider: Provider, plan: Plan) -> list[Figure]:
 
 
 def _cold() -> float:
-    with served("-c", "pass") as nobody:
-        nobody.process.wait()
-        took = _ran(nobody.root, "-m", "holdfast", "run", "words=20")
-        _ran(nobody.root, "-m", "holdfast", "server", "stop", "--force")
+    with served("-c", "pass") as unknown_user:
+        unknown_user.process.wait()
+        took = _ran(unknown_user.root, "-m", "holdfast", "run", "words=20")
+        _ran(unknown_user.root, "-m", "holdfast", "server", "stop", "--force")
     return took
 
 
 def _to_the_wire() -> float:
     """Until the prompt of `holdfast run` is on the wire, to somebody who answers at once."""
-    with served("-c", "pass") as nobody:
-        nobody.process.wait()
-        listener = UnixListener(nobody.unix.path)
+    with served("-c", "pass") as unknown_user:
+        unknown_user.process.wait()
+        listener = UnixListener(unknown_user.unix.path)
         listener.socket.listen()
-        data = nobody.root / ".local" / "share" / "holdfast"
+        data = unknown_user.root / ".local" / "share" / "holdfast"
         data.mkdir(parents=True, exist_ok=True)
         (data / LOCK_NAME).write_text(f"1\n{listener.path}\n")
-        heard: list[float] = []
-        thread = threading.Thread(target=_play, args=(listener, heard, directory_id(data)))
+        received: list[float] = []
+        thread = threading.Thread(target=_play, args=(listener, received, directory_id(data)))
         thread.start()
         began = time.perf_counter()
         command = [sys.executable, "-m", "holdfast", "run", "hello"]
-        project, known = nobody.root / "project", environment(nobody.root)
+        project, known = unknown_user.root / "project", environment(unknown_user.root)
         process = subprocess.Popen(command, env=known, cwd=project, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         thread.join()
         process.kill()
         process.wait()
         listener.close()
-        return heard[0] - began
+        return received[0] - began
 
 
-def _play(listener: UnixListener, heard: list[float], data_id: str) -> None:
+def _play(listener: UnixListener, received: list[float], data_id: str) -> None:
     """As much of a server as a run needs up to its prompt."""
     stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     body = b'{"id":"x","version":"99","protocol":1,"pid":1,"data_id":"%b"}' % data_id.encode()
@@ -143,7 +143,7 @@ def _play(listener: UnixListener, heard: list[float], data_id: str) -> None:
     streams = []
     while data := asking.recv(262_144):
         if b"/agent HTTP" in data:
-            heard.append(time.perf_counter())
+            received.append(time.perf_counter())
             break
         asking.sendall(whole)
         if b"/sessions HTTP" in data:

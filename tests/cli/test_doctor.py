@@ -72,5 +72,5 @@ def test_no_server_at_the_address(alone: IsolatedHome) -> None:
 
 def test_help_contains_examples_of_doctor() -> None:
     for name in ("doctor", "stats", "acp"):
-        said = CliRunner().invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
-        assert f"\n    holdfast {name}" in said
+        output = CliRunner().invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
+        assert f"\n    holdfast {name}" in output

@@ -358,7 +358,7 @@ def test_exiting_server_is_replaced(launcher: LauncherFixture) -> None:
 def test_a_server_that_does_not_answer_and_does_not_leave(launcher: LauncherFixture) -> None:
     # A shell starts within the limit on a busy machine, too.
     program = f"echo words of the one; exit {EXIT_ADDRESS_IN_USE}"
-    with pytest.raises(StartFailed, match=r"(?s)in the way.*words of the one$"):
+    with pytest.raises(StartFailed, match=r"(?s)uses the socket.*words of the one$"):
         find_or_start(launcher.where, command=["/bin/sh", "-c", program], timeout=1.0)
 
 

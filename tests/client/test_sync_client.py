@@ -81,12 +81,12 @@ class DisconnectingScript:
     """Answers the first request; on the first connection it reads the second one and disconnects."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     async def __call__(self, exchange: Exchange) -> None:
         while (asked := await exchange.asked()) is not None:
-            self.heard.append(asked.method)
-            if len(self.heard) == 2:
+            self.received.append(asked.method)
+            if len(self.received) == 2:
                 return
             await exchange.send(answer(b"yes"))
 
@@ -99,7 +99,7 @@ async def test_idempotent_requests_are_repeated(method: str, can_repeat: bool) -
 
     script = DisconnectingScript()
     assert await with_server(script, work) == (200, b"yes")
-    assert script.heard == ["GET", method, method]
+    assert script.received == ["GET", method, method]
 
 
 async def test_a_post_is_never_sent_twice() -> None:
@@ -110,7 +110,7 @@ async def test_a_post_is_never_sent_twice() -> None:
 
     script = DisconnectingScript()
     await with_server(script, work)
-    assert script.heard == ["GET", "POST"]
+    assert script.received == ["GET", "POST"]
 
 
 async def test_a_closed_connection_is_noticed_before_a_post() -> None:

@@ -39,8 +39,8 @@ class BreakableServer(ServerServices):
         self.answers = Gate(is_open=True)
         super().__init__(data_dir)
 
-    def fail_at(self, stage: str) -> None:
-        if stage in self.breaks:
+    def fail_at(self, cli_env: str) -> None:
+        if cli_env in self.breaks:
             raise RequestedFailure
 
     def workspace_services(self, record: WorkspaceRecord, *_: object) -> Any:  # noqa: ANN401 - a stand-in
@@ -121,17 +121,17 @@ async def test_failed_server_construction_releases_the_directory(
         await fixture.assert_free()
 
 
-@pytest.mark.parametrize("stage", STAGES)
-async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, stage: str) -> None:
+@pytest.mark.parametrize("cli_env", STAGES)
+async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, cli_env: str) -> None:
     """The next request makes a new attempt."""
     await _leave_a_waiting_run(fixture)
     server = fixture.server()
-    server.breaks = {stage}
+    server.breaks = {cli_env}
     for _ in range(2):
         with pytest.raises(RequestedFailure):
             await server.open_workspace(fixture.projects[0], unattended=True)
         assert server.open == []
-    assert server.closed == ([] if stage == "services" else ["one", "one"])
+    assert server.closed == ([] if cli_env == "services" else ["one", "one"])
     server.breaks = set()
     workspace = await server.open_workspace(fixture.projects[0], unattended=True)
     assert server.open == [str(fixture.projects[0])]

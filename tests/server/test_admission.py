@@ -269,8 +269,8 @@ async def test_environment_of_client_is_returned_over_unix_socket_only() -> None
         client, _ = await server.open_workspace()
         await client.create_workspace(directory.project("other"), env=("A=1",))
         page = await server.client(await port_of(server, "page"))
-        for asker, expected in ((client, ("A=1",)), (await server.client(server.tcp), ()), (page, ())):
-            assert [item.env for item in await asker.list_workspaces()] == [(), expected]
+        for requester, expected in ((client, ("A=1",)), (await server.client(server.tcp), ()), (page, ())):
+            assert [item.env for item in await requester.list_workspaces()] == [(), expected]
 
 
 async def test_links_are_created_and_revoked_over_unix_socket_only() -> None:

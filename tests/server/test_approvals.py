@@ -281,10 +281,10 @@ async def test_c55_server_stop_withdraws_open_requests() -> None:
         run = await one.bash(session, "make")
         await one.pending_permissions()
         handle = one.server.manager.handles[0]
-        heard = handle.workspace.bus.subscribe(0)
+        received = handle.workspace.bus.subscribe(0)
         await handle.workspace.close()
         events = []
-        while frames := await heard.take():
+        while frames := await received.take():
             events += [frame.event for frame in frames]
         kinds = [event for event in events if isinstance(event, PermissionNotificationEvent | RunCompleteEvent)]
         assert isinstance(kinds[-2], PermissionNotificationEvent)

@@ -39,9 +39,9 @@ async def test_response_in_flight_at_shutdown_is_last_on_its_connection() -> Non
         ending = start(server.stop(TIMEOUT))
         await asyncio.sleep(0)
         gate.open()
-        said = await asyncio.wait_for(reader.read(), TIMEOUT)
-        assert said.endswith(b"\r\n\r\nok")
-        assert b"connection: close" in said
+        output = await asyncio.wait_for(reader.read(), TIMEOUT)
+        assert output.endswith(b"\r\n\r\nok")
+        assert b"connection: close" in output
         await ending
         writer.close()
         listener.close()

@@ -53,8 +53,8 @@ def test_presence_matches_history() -> None:
         for pair, claim in claims.items():
             story = now.claims_history[pair]
             hold = None if story.timer is None else story.timer.grace
-            told = (story.streams, hold, story.released, story.session)
-            assert (claim.streams, claim.hold, claim.released, claim.session) == told, edge
+            reported = (story.streams, hold, story.released, story.session)
+            assert (claim.streams, claim.hold, claim.released, claim.session) == reported, edge
             assert story.timer is None or story.timer.generation == claim.generation, edge
             assert (story.timer is None) == (story.streams > 0), edge
         assert {*after.retired} == now.retired, edge

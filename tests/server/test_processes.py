@@ -102,12 +102,12 @@ async def test_c55_sigkill_during_stream() -> None:
             kept = text_of(next(item for item in messages if item.role == "assistant" and item.run_id == "r1"))
             assert kept.startswith("word1 word2 word3")
             assert len(kept.split()) >= 20
-            told = [
+            reported = [
                 text_of(item.event.change.object)
                 for item in items
                 if isinstance(item.event, MessageEvent) and item.event.change.object.run_id == "r1"
             ]
-            assert told[-1] == kept
+            assert reported[-1] == kept
 
 
 async def test_c55_waiting_run_continues_without_clients() -> None:
@@ -129,10 +129,10 @@ async def test_r8_second_server_is_refused() -> None:
             second = await asyncio.create_subprocess_exec(
                 *SERVE, *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
             )
-            _, said = await asyncio.wait_for(second.communicate(), 20)
+            _, output = await asyncio.wait_for(second.communicate(), 20)
             assert second.returncode == 1
-            assert b"Traceback" not in said
-            assert b"Holdfast server" in said
+            assert b"Traceback" not in output
+            assert b"Holdfast server" in output
         await client.health()
 
 

@@ -50,8 +50,8 @@ async def test_pages(api: Api) -> None:
     let_in = await api.expect_ok("enter_page", {"code": link["code"]})
     await api.expect_error(400, "enter_page", {"code": link["code"]})
     greeting = await api.expect_ok("greet_page", {"page": let_in["page"], "nonce": "n" * 16})
-    said = f"page\n{port}\n{'n' * 16}\n{greeting['nonce']}"
-    proof = hmac.new(let_in["key"].encode(), said.encode(), "sha256").hexdigest()
+    output = f"page\n{port}\n{'n' * 16}\n{greeting['nonce']}"
+    proof = hmac.new(let_in["key"].encode(), output.encode(), "sha256").hexdigest()
     back = await api.expect_ok("return_page", {"page": let_in["page"], "proof": proof})
     headers = [f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {back['token']}"]
     address = api.server.address._replace(path="", host="127.0.0.1", port=port)

@@ -140,10 +140,10 @@ async def test_page_is_kept_while_served_and_dropped_after_absence(tmp_path: Pat
     page = sessions.exchange(sessions.link(()).code)
 
     async def status(application: Asgi) -> int:
-        said: list[Message] = []
+        output: list[Message] = []
 
         async def send(message: Message) -> None:
-            said.append(message)
+            output.append(message)
 
         async def receive() -> Message:
             return {"type": "http.disconnect"}
@@ -158,7 +158,7 @@ async def test_page_is_kept_while_served_and_dropped_after_absence(tmp_path: Pat
             "client": ("127.0.0.1", 1),
         }
         await sessions.app(scope, receive, send)
-        return int(said[0]["status"]) if said else 200
+        return int(output[0]["status"]) if output else 200
 
     async def slow(_scope: Scope, _receive: Receive, _send: Send) -> None:
         now.time += 13 * HOUR

@@ -283,8 +283,8 @@ async def test_pages_reconnect_to_next_server_at_same_port() -> None:
             back = (await reconnect(plain, entry)).json
             fresh = ServerAddress(host=address.host, port=address.port, token=back["token"])
             assert (await send_as_page(fresh, "/v1/version")).status == 200
-            stranger = {"page": "0" * 32, "nonce": "0123456789abcdef"}
-            assert (await send_as_page(plain, "/v1/web/hello", stranger)).status == 400
+            unknown = {"page": "0" * 32, "nonce": "0123456789abcdef"}
+            assert (await send_as_page(plain, "/v1/web/hello", unknown)).status == 400
 
 
 @pytest.mark.parametrize("spoil", ["taken", "torn", "open", "old", "wrong"])

@@ -60,10 +60,10 @@ async def test_failed_request_ends_its_connection(is_begun: bool) -> None:
         reader, writer = await open_raw(directory.address)
         writer.write(raw_request("/"))
         try:
-            said = await asyncio.wait_for(reader.read(), TIMEOUT)
+            output = await asyncio.wait_for(reader.read(), TIMEOUT)
         except ConnectionError:
-            said = b""
-        assert not said.endswith(b"0\r\n\r\n")
+            output = b""
+        assert not output.endswith(b"0\r\n\r\n")
         await server.stop(0.0)
         writer.close()
         listener.close()

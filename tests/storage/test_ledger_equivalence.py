@@ -107,18 +107,18 @@ class WriteGenerator:
         return MessageId(f"m{self._dice.randint(1, self._count + 1)}")
 
     def _admit(self) -> Admit:
-        dice, name = self._dice, self._name("r")
-        asked = run(name, session=self._session(), prompt=dice.choice(("", "short", "x" * 3_000)))
-        delivery = dice.choice(("queue", "queue", "steer", "reject", "interrupt"))
-        files = (Attachment(b"data", "a", "a", "text/plain"),) if dice.random() < 0.2 else ()
-        brief = PromptExpansion(text="more") if dice.random() < 0.2 else None
+        rng, name = self._dice, self._name("r")
+        asked = run(name, session=self._session(), prompt=rng.choice(("", "short", "x" * 3_000)))
+        delivery = rng.choice(("queue", "queue", "steer", "reject", "interrupt"))
+        files = (Attachment(b"data", "a", "a", "text/plain"),) if rng.random() < 0.2 else ()
+        brief = PromptExpansion(text="more") if rng.random() < 0.2 else None
         return Admit(msgspec.structs.replace(asked, delivery=delivery), name.encode(), files, brief)
 
     def _some(self) -> Operation:
-        dice = self._dice
+        rng = self._dice
         run_id, name, message_id = self._run(), self._session(), self._message()
-        text = dice.choice(("", "text", "y" * 500))
-        return dice.choice(
+        text = rng.choice(("", "text", "y" * 500))
+        return rng.choice(
             (
                 self._admit,
                 lambda: StartRun(run_id, 5),
@@ -132,19 +132,19 @@ class WriteGenerator:
                 lambda: ClearQueue(name, (run_id,), "c"),
                 lambda: Redeliver(run_id, "steer"),
                 lambda: Reorder((run_id, self._run()), run_id),
-                lambda: PutMessage(_message(self._name("m"), text, run=dice.choice(("", run_id)))),
-                lambda: PutMessage(_message(message_id, text, updated_at=dice.randint(1, 300))),
+                lambda: PutMessage(_message(self._name("m"), text, run=rng.choice(("", run_id)))),
+                lambda: PutMessage(_message(message_id, text, updated_at=rng.randint(1, 300))),
                 lambda: GrowMessage((MessageDelta(_home(message_id), message_id, 0, 0, text),)),
                 lambda: GrowMessage((MessagePart(_home(message_id), message_id, 1, TextPart(Text(text))),)),
                 lambda: DeleteMessage(message_id),
-                lambda: PatchSession(SessionPatch(name, dice.randint(1, 300), title=text, add_cost=0.5)),
-                lambda: CreateSession(session(dice.choice(("t", "child")), parent=dice.choice(("", "s")))),
-                lambda: DeleteSession(SessionId(dice.choice(("t", "child")))),
-                lambda: AddFile(FileVersion("f", name, dice.choice(("/a", "/b")), text, 0, 1, 1)),
-                lambda: MarkRead(ReadMark(name, dice.choice(("/a", "/b")), dice.randint(1, 9), text)),
-                lambda: Announce(_request(name, f"q{dice.randint(1, 5)}")),
+                lambda: PatchSession(SessionPatch(name, rng.randint(1, 300), title=text, add_cost=0.5)),
+                lambda: CreateSession(session(rng.choice(("t", "child")), parent=rng.choice(("", "s")))),
+                lambda: DeleteSession(SessionId(rng.choice(("t", "child")))),
+                lambda: AddFile(FileVersion("f", name, rng.choice(("/a", "/b")), text, 0, 1, 1)),
+                lambda: MarkRead(ReadMark(name, rng.choice(("/a", "/b")), rng.randint(1, 9), text)),
+                lambda: Announce(_request(name, f"q{rng.randint(1, 5)}")),
                 lambda: CloseRequest(
-                    permission_notice(_asked(name, f"q{dice.randint(1, 5)}"), granted=True, denied=False)
+                    permission_notice(_asked(name, f"q{rng.randint(1, 5)}"), granted=True, denied=False)
                 ),
             )
         )()

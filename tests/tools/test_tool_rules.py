@@ -53,11 +53,11 @@ async def check_questions(root: Path) -> None:
 
     async def wrong(*asked: dict[str, object]) -> str:
         before = len(call.inquiries)
-        said = await call.text("question", questions=list(asked))
+        output = await call.text("question", questions=list(asked))
         if len(call.inquiries) > before:
-            assert said == "User cancelled this question"
+            assert output == "User cancelled this question"
             return ""
-        return said.removeprefix("error: ").removesuffix(" Correct it and call again.")
+        return output.removeprefix("error: ").removesuffix(" Correct it and call again.")
 
     assert await wrong() == "Ask 1 to 5 questions at once, not 0."
     assert await wrong(*[QUESTION] * 5) == ""
@@ -347,7 +347,7 @@ async def test_view_of_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(call.operations) == len(PICTURES)
     call.takes_images = True
     monkeypatch.setattr(view, "_MAX_BYTES", 8)
-    assert "at most 8 are taken" in await call.text("view", file_path="a.PNG")
+    assert "the limit is 8" in await call.text("view", file_path="a.PNG")
 
 
 class Skill:

@@ -101,8 +101,8 @@ async def test_view_sends_images_to_models_that_support_them(project: Path) -> N
     assert "does not match its name" in await runner.call_error("view", file_path="fake.png")
     runner.write_file("big.png", PNG + bytes(200 * 1024))
     assert "bytes" in await runner.call_error("view", file_path="big.png")
-    blind = await ToolRunner(project).open()
-    assert "does not accept images" in await blind.call_error("view", file_path="p.png")
+    without_images = await ToolRunner(project).open()
+    assert "does not accept images" in await without_images.call_error("view", file_path="p.png")
 
 
 async def test_special_files_are_refused(runner: ToolRunner) -> None:

@@ -107,10 +107,10 @@ async def test_second_stop_shortens_grace(guard: Guard, tmp_path: Path) -> None:
 
 async def test_command_may_end_within_grace(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
-        said = asyncio.Event()
+        printed = asyncio.Event()
         text = "trap 'echo bye; exit 4' INT; echo ready; while :; do sleep 0.01; done"
-        running = processes.start(line(text), on_output=lambda text: said.set() if "ready" in text else None)
-        await said.wait()
+        running = processes.start(line(text), on_output=lambda text: printed.set() if "ready" in text else None)
+        await printed.wait()
         end = await running.stop_and_wait(1_000)
     assert (end.code, end.was_killed) == (4, False)
     assert running.stdout.excerpt() == "ready\nbye\n"
@@ -118,10 +118,10 @@ async def test_command_may_end_within_grace(tmp_path: Path) -> None:
 
 async def test_process_that_ignores_interrupt_is_terminated(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
-        said = asyncio.Event()
+        printed = asyncio.Event()
         text = "trap '' INT; trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.01; done"
-        running = processes.start(line(text), on_output=lambda text: said.set() if "ready" in text else None)
-        await said.wait()
+        running = processes.start(line(text), on_output=lambda text: printed.set() if "ready" in text else None)
+        await printed.wait()
         end = await running.stop_and_wait(3)
     assert (end.code, running.stdout.excerpt()) == (5, "ready\nbye\n")
 

@@ -76,10 +76,10 @@ def edited(whole: str, old: str, new: str, *, every: bool = False) -> str:
 
 def test_repeated_lines_are_found() -> None:
     """The same positions as a plain search, from left to right and without overlaps."""
-    dice = random.Random(7)
+    rng = random.Random(7)
     for _ in range(400):
-        lines = [dice.choice("ab") for _ in range(dice.randint(1, 12))]
-        wanted = [dice.choice("ab") for _ in range(dice.randint(2, 5))]
+        lines = [rng.choice("ab") for _ in range(rng.randint(1, 12))]
+        wanted = [rng.choice("ab") for _ in range(rng.randint(2, 5))]
         expected, place = [], 0
         count = 0
         while place < len(lines):
@@ -409,11 +409,11 @@ def test_a_folder_of_context_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_remembered_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project_context, "_MAX_SESSIONS", 2)
     days = iter(range(10))
-    lookout = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
-    seen = [(await lookout.load(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
+    loader = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
+    seen = [(await loader.load(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
     assert seen == ["0", "1", "0", "2", "0", "3"]
-    assert lookout.git_changes(SessionId("a"), MessageId("m")) == {}
-    assert lookout.git_changes(SessionId("nobody"), MessageId("m")) == {}
+    assert loader.git_changes(SessionId("a"), MessageId("m")) == {}
+    assert loader.git_changes(SessionId("nobody"), MessageId("m")) == {}
     with_scan = ContextLoader(str(tmp_path), ContextOptions, scan=lambda: StatusScan(0.0))
     await with_scan.load(SessionId("a"))
     assert with_scan.git_changes(SessionId("a"), MessageId("m")) == {}
@@ -422,7 +422,7 @@ async def test_remembered_sessions_are_bounded(tmp_path: Path, monkeypatch: pyte
 
 async def test_file_removed_during_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "AGENTS.md", "here")
-    lookout = ContextLoader(str(tmp_path))
+    loader = ContextLoader(str(tmp_path))
     real = project_context.find_context_sources
 
     def then_gone(*arguments: object) -> list[ContextSource]:
@@ -431,7 +431,7 @@ async def test_file_removed_during_scan(tmp_path: Path, monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(project_context, "find_context_sources", then_gone)
-    assert (await lookout.load(SessionId("a"))).context == ()
+    assert (await loader.load(SessionId("a"))).context == ()
 
 
 # Ignored files

@@ -62,16 +62,16 @@ __all__ = [
 ]
 
 Trouble: TypeAlias = Literal[
-    "busy",  # temporarily unable to answer: 408, 409, 429, 5xx
+    "busy",  # temporarily unable to respond: 408, 409, 429, 5xx
     "connection",  # could not be reached, or the connection broke
     "not_running",  # a server on this machine that does not listen: a refused connection on loopback
     "loading",  # a local server that still loads its model: 503
-    "cut",  # the answer ended before it was complete
-    "stalled",  # nothing came for too long
+    "cut",  # the response ended before it was complete
+    "stalled",  # no data arrived for too long
     "credentials",  # the key or token was not accepted: 401
-    "quota",  # the account may not use more
-    "overflow",  # the conversation is longer than the model takes
-    "refused",  # the request as it is will never be answered: unknown model, bad parameter, forbidden
+    "quota",  # the quota of the account is used up
+    "overflow",  # the conversation exceeds the context window of the model
+    "refused",  # the request will never succeed unchanged: unknown model, bad parameter, forbidden
     "other",
 ]
 """The kind of a provider failure. The retry policy depends on nothing else."""

@@ -199,7 +199,7 @@ class MemoryLedger:
         try:
             await self._pace()
         finally:
-            # Whoever stops waiting does not stop the work.
+            # Cancelling a caller does not cancel its job.
             while job in self._waiting:
                 self._waiting.popleft().run()
         await self._pace()
@@ -252,7 +252,7 @@ class MemoryLedger:
         if ticket == owner.ticket:
             return owner.answers
         if ticket < owner.ticket:
-            raise StorageUnknown("A later batch was written already; what became of this one is no longer known.")
+            raise StorageUnknown("A later batch was written already; the result of this one is no longer known.")
         newest = owner.newest
         answers: list[Answer] = []
         for write in writes:

@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 
 class Journal:
-    """How to take back what was done, latest first."""
+    """Undo log of a transaction; entries are undone in reverse order."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -45,7 +45,7 @@ class Journal:
 
 
 class Table(Generic[K, V]):
-    """A dictionary that notes its changes. Its order means nothing."""
+    """A dictionary that records its changes in a journal. Its order has no meaning."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -114,11 +114,11 @@ class MemoryRuns:
         return None if row is None else row.record
 
     def every(self) -> list[Run]:
-        """By number."""
+        """Return all runs, by number."""
         return sorted((row.record.run for row in self._rows), key=lambda run: run.number)
 
     def all_open(self) -> list[Run]:
-        """By rank."""
+        """Return the runs without an end, by rank."""
         rows = sorted((self._rows[run_id] for run_id in self._open), key=lambda row: row.rank)
         return [row.record.run for row in rows]
 
@@ -249,7 +249,7 @@ class MemoryRequests:
 
 
 class MemorySessions:
-    """Deleting a session deletes what belongs to it, as the database's references do."""
+    """The sessions. Deleting one also deletes its rows in other tables, as the foreign keys of the database do."""
 
     def __init__(self, journal: Journal, next_ord: Callable[[], int], owned: Sequence[_OfSessions]) -> None:
         self._rows: Table[SessionId, _Made] = Table(journal)
@@ -274,13 +274,13 @@ class MemorySessions:
         return [row.session.id for row in rows if row.session.parent_session_id == session_id]
 
     def every(self) -> list[Session]:
-        """Latest change first."""
+        """Return all sessions, latest change first."""
         rows = sorted(self._rows, key=lambda row: (row.session.updated_at, row.ord), reverse=True)
         return [row.session for row in rows]
 
 
 class MemoryLog:
-    """Numbered events: numbers only grow, and what is pruned is a prefix."""
+    """The numbered events: numbers only increase, and pruning removes a prefix."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -309,7 +309,7 @@ class MemoryLog:
         return self._events[0][0] if self._events else None
 
     def prune(self, retention: Retention, now_ms: int, unended: int | None) -> None:
-        """`unended` is the smallest number of a run that has not ended."""
+        """Prune the oldest events. `unended` is the smallest number of a run that has not ended."""
         cutoff = retention.cutoff_ms(now_ms)
         excess = len(self._events) - retention.events
         for index, (number, at, _) in enumerate(self._events[: 2 * PRUNE_INTERVAL]):

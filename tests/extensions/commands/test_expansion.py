@@ -69,8 +69,8 @@ def test_arguments_are_substituted_once(body: str, arguments: str, means: str) -
 
 def test_command_lines_become_instructions_to_run_them() -> None:
     """The lines keep their position and their arguments; similar or typed text is unchanged."""
-    told = expand_template("Changes in $1: !`git diff $1`", "src")
-    assert told.startswith("Changes in src: !`git diff src`\n\n(Each !`…` above stands")
+    reported = expand_template("Changes in $1: !`git diff $1`", "src")
+    assert reported.startswith("Changes in src: !`git diff src`\n\n(Each !`…` above stands")
     for body, arguments in (
         ("Use `x`!", ""),
         ("$ARGUMENTS", "!`rm -rf .`"),

@@ -54,8 +54,8 @@ def test_claude_code_format() -> None:
         },
     }
     found = parse_claude_settings(claude(tree), "/s.json")
-    told = [(hook.event, hook.command, hook.matcher, hook.timeout, hook.dialect) for hook in found.hooks]
-    assert told == [
+    reported = [(hook.event, hook.command, hook.matcher, hook.timeout, hook.dialect) for hook in found.hooks]
+    assert reported == [
         ("PreToolUse", "a", "Bash|Write", 3, "claude"),
         ("PreToolUse", "b", "Bash|Write", 3, "claude"),
         ("RunEnd", "c", "", 60, "claude"),

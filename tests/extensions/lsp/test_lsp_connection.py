@@ -311,7 +311,7 @@ def framed(body: bytes, head: bytes = b"") -> bytes:
 def test_bounds_of_a_message() -> None:
     body = b'{"method":"m"}'
     assert [item.method for item in lsp_connection.FrameParser(len(body)).feed(framed(body))] == ["m"]
-    with pytest.raises(lsp_connection.ProtocolError, match=r"14 bytes; at most 13 are taken\.$"):
+    with pytest.raises(lsp_connection.ProtocolError, match=r"14 bytes; the limit is 13\.$"):
         lsp_connection.FrameParser(len(body) - 1).feed(framed(body))
     two = lsp_connection.FrameParser().feed(framed(body) + framed(body))
     assert [item.method for item in two] == ["m", "m"]

@@ -122,12 +122,12 @@ async def test_flood_of_output_is_bounded(tmp_path: Path) -> None:
         for result in await results(one, now, now, now):
             assert not result.is_error
         # The flood has its own process, which may start to write after the first results.
-        said = ""
+        reported = ""
         async with asyncio.timeout(20):
-            while "a flood of words" not in said:
-                said = (await one.client.mcp_log(one.workspace, "time")).text
-        assert len(said) < 100_000
-        assert "[stdout] junk" in said or "truncated" in said
+            while "a flood of words" not in reported:
+                reported = (await one.client.mcp_log(one.workspace, "time")).text
+        assert len(reported) < 100_000
+        assert "[stdout] junk" in reported or "truncated" in reported
     assert not running_processes(tmp_path)
 
 

@@ -124,11 +124,11 @@ async def _pending_questions(one: ToolClient) -> QuestionRequest:
 async def _answer_questions(one: ToolClient, **given: dict[str, Any]) -> None:
     """Answer the questions that begin with these texts; the others are skipped."""
     batch = await _pending_questions(one)
-    said = [
+    reported = [
         {"request_id": item.id, **next((how for name, how in given.items() if item.label.startswith(name)), {})}
         for item in batch.questions
     ]
-    body = {"batch_request_id": batch.id, "responses": said}
+    body = {"batch_request_id": batch.id, "responses": reported}
     assert (await one.client.answer_question(one.workspace, body)).resolved
 
 

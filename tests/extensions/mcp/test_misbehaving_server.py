@@ -66,10 +66,10 @@ async def test_invalid_entry_is_dropped_from_list(tmp_path: Path) -> None:
         assert specs["mcp_misbehaving_go"]["properties"] == {"what": {"type": "array", "items": {}}}
         for name in ("words", "banana", "deep"):
             assert specs[f"mcp_misbehaving_{name}"] == {"type": "object", "properties": {}}
-        said = (await one.client.mcp_log(one.workspace, "misbehaving")).text
-        assert "what banana takes is not told: it is not JSON Schema at properties/x/type" in said
-        assert "words has no input schema" in said
-        assert "number 5 of its tools has no name" in said
+        reported = (await one.client.mcp_log(one.workspace, "misbehaving")).text
+        assert "what banana takes is not told: it is not JSON Schema at properties/x/type" in reported
+        assert "words has no input schema" in reported
+        assert "number 5 of its tools has no name" in reported
 
 
 @pytest.mark.parametrize("how", ["noisy", "babbling"])
@@ -117,17 +117,17 @@ async def test_server_that_stalls_during_list_reload_is_replaced(
 
 async def test_hanging_servers_do_not_block_other_starts() -> None:
     """A few start at a time; a silent one yields its slot."""
-    doors = StartLimiter(limit=1, seconds=0.0)
+    limiter = StartLimiter(limit=1, seconds=0.0)
     hung = asyncio.Event()
 
     async def hang() -> None:
-        async with doors.slot():
+        async with limiter.slot():
             await hung.wait()
 
     waiting = start(hang())
     async with asyncio.timeout(20):
         for _ in range(2):
-            async with doors.slot():
+            async with limiter.slot():
                 pass
     hung.set()
     await waiting

@@ -304,6 +304,6 @@ def test_progress_is_published_up_to_a_bound(tmp_path: Path, monkeypatch: pytest
         await fixture.wait_for_state("connected")
         context = Context(fixture)
         await fixture.call(context=context)
-        assert context.said == ["0/1\n", "1/1\n", "2\n", "4\n"], "one line found no room"
+        assert context.reported == ["0/1\n", "1/1\n", "2\n", "4\n"], "one line found no room"
 
     run_scenario(tmp_path, scenario)

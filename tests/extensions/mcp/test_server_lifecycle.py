@@ -126,7 +126,12 @@ FAULTS: dict[str, tuple[Callable[[McpFixture], None], str, float, bool]] = {
     # behaviour, reason, seconds until it is published, retried automatically
     "it cannot be spawned": (_no_process, "no such program", 0.0, False),
     "it never ran": (_cannot_run, "could not be started", 0.0, False),
-    "it ends in the handshake": (_at("initialize", ends), "It ended with exit code 3. Its last output: last words", 0.0, True),
+    "it ends in the handshake": (
+        _at("initialize", ends),
+        "It ended with exit code 3. Its last output: last words",
+        0.0,
+        True,
+    ),
     "it refuses the handshake": (_at("initialize", refuses), "It refused the handshake: not today.", 0.0, True),
     "it hangs in the handshake": (_at("initialize", hangs), "It did not answer within 10 seconds.", 10.0, True),
     "it hangs at its list": (_at("tools/list", hangs), "It did not list its tools within 10 seconds.", 10.0, True),

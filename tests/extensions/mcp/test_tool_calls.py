@@ -70,8 +70,8 @@ def test_progress_extends_call_and_is_published(tmp_path: Path) -> None:
         with pytest.raises(CallFailed, match="sent nothing for 7 s"):
             await calling
         assert now() == pytest.approx(0.6 + 30 + 7, abs=0.2)
-        assert context.said[0] == "1/5 step 1\n"
-        assert len(context.said) == 5
+        assert context.reported[0] == "1/5 step 1\n"
+        assert len(context.reported) == 5
 
     run_scenario(tmp_path, scenario, s={"command": "x", "call_timeout": 7})
 
@@ -106,7 +106,9 @@ def test_server_that_ends_during_call_is_named_with_reason(tmp_path: Path) -> No
         await fixture.wait_for_state("connected")
         with pytest.raises(CallFailed) as failed:
             await fixture.call()
-        assert "disconnected while go was running. It ended with exit code 3. Its last output: last words" in str(failed.value)
+        assert "disconnected while go was running. It ended with exit code 3. Its last output: last words" in str(
+            failed.value
+        )
         assert "Whether the tool had effects is not known." in str(failed.value)
 
     run_scenario(tmp_path, scenario)
@@ -190,11 +192,11 @@ PROMPT: Json = {
 
 def _prompts(fixture: McpFixture) -> None:
     fixture.items["prompts"] = [PROMPT]
-    said = [
+    reported = [
         {"role": "user", "content": {"type": "text", "text": "Hello."}},
         {"role": "assistant", "content": {"type": "text", "text": "Hi."}},
     ]
-    fixture.methods["prompts/get"] = lambda _, message: {"result": {"messages": said}}
+    fixture.methods["prompts/get"] = lambda _, message: {"result": {"messages": reported}}
     found = {"uri": "r://1", "mimeType": "text/plain", "text": "words"}
     fixture.methods["resources/read"] = lambda _, message: {"result": {"contents": [found]}}
 
@@ -215,13 +217,13 @@ def test_prompts_and_resources_are_requested_by_name(tmp_path: Path) -> None:
         assert (asked["name"], asked["arguments"]) == ("p", {"city": "Oslo"})
         (found,) = await servers.resource("s", "r://1")
         assert (found.uri, found.text) == ("r://1", "words")
-        for name, prompt_name, arguments, said in (
+        for name, prompt_name, arguments, reported in (
             ("t", "p", {}, "no MCP server called t"),
             ("s", "q", {}, "has no prompt called q"),
             ("s", "p", {}, "needs: city"),
             ("s", "p", {"city": ""}, "needs: city"),
         ):
-            with pytest.raises(BadRequest, match=said):
+            with pytest.raises(BadRequest, match=reported):
                 await servers.prompt(name, prompt_name, arguments)
 
     run_scenario(tmp_path, scenario)

@@ -47,9 +47,9 @@ def test_first_image_is_passed_on() -> None:
         outcome.content
         == "look\n\n[image, image/png, 12 bytes]\n\n[image, image/png, 12 bytes: only the first is passed on]"
     )
-    blind = tool_outcome(result_of(picture()), takes_media=False)
-    assert blind.data == ""
-    assert "does not accept it" in blind.content
+    without_images = tool_outcome(result_of(picture()), takes_media=False)
+    assert without_images.data == ""
+    assert "does not accept it" in without_images.content
 
 
 def test_audio_is_passed_on() -> None:
