@@ -346,7 +346,8 @@ class Engine:
         if turn.run.kind == "summary":
             await run_summary_turn(turn, self.run_context, briefing)
             return
-        self._titler.generate_for_first_prompt(turn, await opening_message(turn, self.run_context, briefing))
+        prompt = await opening_message(turn, self.run_context, briefing)
+        self._titler.generate_for_first_prompt(turn, prompt, briefing)
         await run_turn(turn, self.run_context, briefing, partial(self.boundary, session, run))
 
     async def _share_cost(self, turn: Turn, session: Session) -> None:
