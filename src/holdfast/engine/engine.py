@@ -2,9 +2,9 @@
 
 One engine serves one workspace. `dispatch` is synchronous: it calls `transition`, replaces the lane, cancels tasks for
 `Interrupt` and `Park` at once, and puts all other effects into the outbox of the session. An outbox is executed in
-order by a task of its own, outside of any run's task, so that no cancellation of a run reaches the writes that end it. A
-`Spawn` that no other effect precedes needs no outbox. Inputs (prompts, cancels, clears) are dispatched in the order of
-their numbers by the recorder.
+order by a task of its own, outside of any run's task, so that no cancellation of a run reaches the writes that end it.
+A `Spawn` that no other effect precedes needs no outbox. Inputs (prompts, cancels, clears) are dispatched in the order
+of their numbers by the recorder.
 """
 
 import asyncio
