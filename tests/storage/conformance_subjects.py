@@ -10,7 +10,7 @@ import apsw
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.engine.ports import Ledger
 from holdfast.storage.event_log import Retention
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import ManualClock, Subject
 from holdfast.testing.memory_ledger import MemoryLedger
 from storage.faulty_disk import FaultyDisk

@@ -17,11 +17,25 @@ import msgspec
 from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, UnknownRun
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
-from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
 from holdfast.engine.agent_loop import run_summary_turn, run_turn
-from holdfast.engine.lifecycle import (
+from holdfast.engine.message_factory import MessageFactory
+from holdfast.engine.ports import Clock, NewId
+from holdfast.engine.prompt_preparation import opening_message, prompt_message
+from holdfast.engine.recorder import Recorder
+from holdfast.engine.run_context import RunContext, StartSubagent
+from holdfast.engine.run_end import (
+    EndRetries,
+    announce_ends,
+    describe_end,
+    end_turn_operations,
+    end_waiting_run,
+    leading_ends,
+    minimal_end,
+)
+from holdfast.engine.run_lifecycle import (
     Effect,
     End,
     Enter,
@@ -37,20 +51,6 @@ from holdfast.engine.lifecycle import (
     StepBoundary,
     members,
     transition,
-)
-from holdfast.engine.message_factory import MessageFactory
-from holdfast.engine.ports import Clock, NewId
-from holdfast.engine.prompt_preparation import opening_message, prompt_message
-from holdfast.engine.recorder import Recorder
-from holdfast.engine.run_context import RunContext, StartSubagent
-from holdfast.engine.run_end import (
-    EndRetries,
-    announce_ends,
-    describe_end,
-    end_turn_operations,
-    end_waiting_run,
-    leading_ends,
-    minimal_end,
 )
 from holdfast.engine.titles import TitleGenerator
 from holdfast.engine.turn import Turn

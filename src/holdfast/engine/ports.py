@@ -8,12 +8,12 @@ from holdfast.domain.events import LiveEvent, RunComplete
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Answer, Briefing, Entry, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.project_context import GitChanges, ProjectContext
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Answer, Briefing, Entry, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.tools import Permit, QuestionBatch, Tool, ToolContext, ToolOutcome
 
 __all__ = [

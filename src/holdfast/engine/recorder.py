@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
-from holdfast.domain.ledger import Answer, Operation, Receipt, WorkspaceRecord, Write
+from holdfast.domain.store_operations import Answer, Operation, Receipt, WorkspaceRecord, Write
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.tasks import TaskOwner
 

@@ -8,10 +8,10 @@ from contextlib import aclosing, suppress
 
 from holdfast.domain.errors import ProviderError, StorageError
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.model_requests import FinishedPart, ModelRequest, TextDelta, UsagePart
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import Briefing, PatchSession
 from holdfast.domain.surrogates import replace_surrogates
 from holdfast.domain.usage import cost_of
 from holdfast.engine.history import conversation, has_user_text

@@ -12,10 +12,10 @@ import msgspec
 from holdfast.domain.errors import OwnerChanged, StorageUnknown
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Answer, Briefing, Refusal, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Answer, Briefing, Refusal, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.storage.event_log import Retention
 from holdfast.storage.operations import execute
 from holdfast.testing.memory_tables import Journal, MemoryTables, Table

@@ -5,7 +5,7 @@ SQLite's tables and the memory store of `holdfast.testing` both implement `Table
 
 from typing import assert_never
 
-from holdfast.domain.ledger import (
+from holdfast.domain.store_operations import (
     AddFile,
     Admit,
     Announce,

@@ -6,8 +6,8 @@ from typing import assert_never
 import msgspec
 
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import CancelRun, CancelSession, ClearQueue
 from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import CancelRun, CancelSession, ClearQueue
 from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform", "request_cancel", "withdraw_cancel"]

@@ -6,8 +6,8 @@ import msgspec
 
 from holdfast.domain.events import Change, RunEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import Admit, Redeliver, RemoveRun, Reorder, RunRecord
 from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import Admit, Redeliver, RemoveRun, Reorder, RunRecord
 from holdfast.storage.operations.cancels import request_cancel, withdraw_cancel
 from holdfast.storage.operations.write_context import Context, Refused
 

@@ -6,8 +6,8 @@ import msgspec
 
 from holdfast.domain.events import Change, RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import EndRun, FoldRun, StartRun, StepRun
 from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import EndRun, FoldRun, StartRun, StepRun
 from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform"]

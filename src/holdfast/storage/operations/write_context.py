@@ -8,10 +8,10 @@ import msgspec
 from holdfast.domain.events import Change, ChangeKind, DurableEvent, MessageDelta, MessagePart, RunEvent, encode_event
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import Entry, Receipt, RefusalReason, RunRecord
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Entry, Receipt, RefusalReason, RunRecord
 
 __all__ = [
     "Context",

@@ -7,7 +7,10 @@ import msgspec
 
 from holdfast.domain.events import DurableEvent, decode_event
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import (
     Admit,
     Answer,
     CreateSession,
@@ -19,9 +22,6 @@ from holdfast.domain.ledger import (
     WorkspaceRecord,
     Write,
 )
-from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.domain.runs import Run
-from holdfast.domain.sessions import Session
 from holdfast.engine.ports import Ledger
 from holdfast.storage.event_log import Retention
 
