@@ -36,7 +36,7 @@ from holdfast.extensions.markdown_document import (
     text_field,
 )
 from holdfast.extensions.search_paths import Owner, skill_directories
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 
 __all__ = [
     "FoundSkills",
