@@ -63,7 +63,8 @@ class Extensions:
 
     def tools(self) -> Sequence[Tool]:
         """Return the tools of all extensions, without disabled ones."""
-        disabled = frozenset(map(canonical_tool_name, self.context.configuration.settings.options.disabled_tools))
+        settings = self.context.configuration.settings
+        disabled = frozenset(map(canonical_tool_name, settings.options.disabled_tools))
         available = (tool for extension in self._all for tool in extension.tools())
         return tuple(tool for tool in available if tool.spec.name not in disabled)
 

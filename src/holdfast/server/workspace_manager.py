@@ -327,8 +327,9 @@ class WorkspaceManager:
             if (timer := self._timers.pop(name, None)) is not None:
                 timer.cancel()
         elif name not in self._timers and not handle.jobs_are_late and not self.is_closed:
-            seconds = handle.services.settings.options.job_linger
-            self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._end_job_grace, handle, name)
+            settings = handle.services.settings
+            loop = asyncio.get_running_loop()
+            self._timers[name] = loop.call_later(settings.options.job_linger, self._end_job_grace, handle, name)
 
     def _end_job_grace(self, handle: WorkspaceHandle, name: object) -> None:
         self._timers.pop(name, None)
@@ -352,9 +353,10 @@ class WorkspaceManager:
 
     def _remove_lent_servers(self, handle: WorkspaceHandle) -> None:
         """Remove the MCP servers of clients that have no claim any more."""
+        extensions = handle.services.extensions
         for client in handle.mcp_lenders - self.claims(handle).keys():
             handle.mcp_lenders.discard(client)
-            handle.services.extensions.mcp.set_client_servers(client, {})
+            extensions.mcp.set_client_servers(client, {})
 
     def claims(self, handle: WorkspaceHandle) -> Mapping[ClientId, presence.Claim]:
         """The claims of clients on a workspace."""

@@ -227,7 +227,7 @@ class LspManager:
                 place = path_from_uri(uri)
                 if not is_within(self.root, place):
                     continue
-                document = server.session.documents.open.get(place)
+                document = server.session.document(place)
                 text = TextLines(document.text, encoding) if document is not None else None
                 starts = [item.range.start for item in found]
                 columns = [text.column(start) if text is not None else start.character for start in starts]
@@ -274,7 +274,8 @@ class LspManager:
         self._context.publish(LspEvent(Change("updated", notice)))
 
     def _trace(self, name: str) -> Callable[[str, str], None] | None:
-        if not self._context.configuration.settings.options.debug_lsp:
+        settings = self._context.configuration.settings
+        if not settings.options.debug_lsp:
             return None
         if name not in self._traces:
             self._traces[name] = MessageTrace(self.trace_path(name))

@@ -108,7 +108,7 @@ class Rename(BaseTool[RenameArguments]):
         server's version.
         """
         now, is_known = await read_current(context, path)
-        document = location.session.documents.open.get(path)
+        document = location.session.document(path)
         if now.text is None or (document is not None and document.text != now.text):
             raise ToolError(f"{now.location.name} has changed meanwhile; nothing was renamed. Try again.")
         encoding = location.session.capabilities.position_encoding

@@ -371,6 +371,10 @@ class ServerSession:
         self._diagnosed_versions[uri] = version
         self._on_change(uri)
 
+    def document(self, path: str) -> Document | None:
+        """Return an open document as the server knows it, or None."""
+        return self.documents.open.get(path)
+
     def has_current_diagnostics(self, path: str) -> bool:
         """Return whether diagnostics were received for the current version of a file."""
         document = self.documents.open.get(path)

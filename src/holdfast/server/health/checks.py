@@ -233,7 +233,8 @@ def _count(number: int, word: str) -> str:
 
 async def skills(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the skills."""
-    found = await handle.services.extensions.skills.rescan()
+    extensions = handle.services.extensions
+    found = await extensions.skills.rescan()
     below = (_shadowed_finding("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
     off = (Finding("skills", "note", f"{skill.name} is disabled by disabled_skills.") for skill in found.disabled)
     return (*_area_findings("skills", len(found.usable), found.problems), *below, *off)

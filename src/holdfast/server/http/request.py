@@ -15,6 +15,7 @@ from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Ledger
+    from holdfast.extensions.extensions import Extensions
     from holdfast.runtime.workspace import Workspace
     from holdfast.runtime.workspace_services import WorkspaceServices
 
@@ -57,6 +58,11 @@ class Request(msgspec.Struct, frozen=True):
     def services(self) -> "WorkspaceServices":
         """The services of the workspace: its settings, processes and extensions."""
         return self.handle.services
+
+    @property
+    def extensions(self) -> "Extensions":
+        """The extensions of the workspace: skills, commands, agents, hooks, MCP and language servers."""
+        return self.services.extensions
 
     @property
     def ledger(self) -> "Ledger":

@@ -130,7 +130,8 @@ def _with_defaults(settings: Options | Attribution) -> dict[str, Any]:
 
 def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> SelectedModel:
     """Return the model in use with its settings. Clients poll this."""
-    wanted: Selection = getattr(handle.services.configuration.settings.models, size)
+    settings = handle.services.configuration.settings
+    wanted: Selection = getattr(settings.models, size)
     return SelectedModel(
         info.model,
         info.provider,
@@ -284,7 +285,8 @@ def problems_of(handle: WorkspaceHandle) -> tuple[FileProblem, ...]:
     """
     reading = handle.services.configuration.snapshot()
     outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
-    return (*reading.problems, *handle.services.extensions.hooks.problems(), *outdated)
+    extensions = handle.services.extensions
+    return (*reading.problems, *extensions.hooks.problems(), *outdated)
 
 
 async def config_import_copilot(_: Request) -> dict[str, Any]:

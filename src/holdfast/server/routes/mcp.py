@@ -128,7 +128,7 @@ async def mcp_lend(request: Request) -> None:
     if client not in request.manager.claims(handle):
         raise NotAttached
     handle.mcp_lenders.add(client)
-    handle.services.extensions.mcp.set_client_servers(client, request.body.servers)
+    request.extensions.mcp.set_client_servers(client, request.body.servers)
 
 
 async def mcp_docker_enable(_: Request) -> None:

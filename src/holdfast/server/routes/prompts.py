@@ -74,7 +74,7 @@ async def send_prompt(request: Request) -> PromptAccepted:
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no
         # effect.
-        brief = await request.services.extensions.expand_prompt(prompt.prompt)
+        brief = await request.extensions.expand_prompt(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
     run = await request.workspace.inputs.submit(prompt)
     return PromptAccepted(run.run_id, run.session_id, run.delivery, run.position)

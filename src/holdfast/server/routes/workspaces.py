@@ -101,7 +101,8 @@ def _with_open_parts(handle: WorkspaceHandle, messages: tuple[Message, ...]) -> 
 
 
 async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
-    await handle.services.extensions.skills.wait_first_scan()
+    skills = handle.services.extensions.skills
+    await skills.wait_first_scan()
     body = WorkspaceBody(
         handle.id,
         handle.path,
@@ -111,7 +112,7 @@ async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
         version=__version__,
         config=await config_of(handle),
         channels=handle.channels,
-        skills=tuple(msgspec.to_builtins(state) for state in handle.services.extensions.skills.states()),
+        skills=tuple(msgspec.to_builtins(state) for state in skills.states()),
         problems=tuple(str(item) for item in problems_of(handle) if item.severity == "error")[:_MAX_PROBLEMS],
     )
     # The environment may contain secrets: it is returned over the socket only.
