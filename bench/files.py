@@ -1,4 +1,4 @@
-"""What a call of a file tool costs on a repository of 6,000 files, with the bare program beside it."""
+"""The cost of file tool calls in a repository of 6,000 files, beside the bare program."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ _WORDS = tuple("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda 
 
 
 class _Context:
-    """A run that remembers what was read and does nothing else."""
+    """A tool context that records read marks and does nothing else."""
 
     session_id, run_id = SessionId("s"), RunId("r")
     message_id, tool_call_id = MessageId("m"), ToolCallId("c")

@@ -112,7 +112,7 @@ def _cold() -> float:
 
 
 def _to_the_wire() -> float:
-    """Until the prompt of `holdfast run` is on the wire, to somebody who answers at once."""
+    """Return the seconds until `holdfast run` has sent its prompt to a server that responds immediately."""
     with served("-c", "pass") as unknown_user:
         unknown_user.process.wait()
         listener = UnixListener(unknown_user.unix.path)
@@ -135,7 +135,7 @@ def _to_the_wire() -> float:
 
 
 def _play(listener: UnixListener, received: list[float], data_id: str) -> None:
-    """As much of a server as a run needs up to its prompt."""
+    """Respond like a server to the requests of a run up to its prompt."""
     stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     body = b'{"id":"x","version":"99","protocol":1,"pid":1,"data_id":"%b"}' % data_id.encode()
     whole = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)

@@ -1,4 +1,4 @@
-"""What a command costs beyond itself, and how soon everything is gone when it has to be."""
+"""The overhead of a supervised command, and the time until all its processes have ended after a stop."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ async def _raw() -> None:
 
 
 async def _overheads(containment: Containment, spills: Path) -> tuple[list[tuple[float, float]], float]:
-    """Pairs of a guarded command and a raw one, in milliseconds; and what the guard's start took."""
+    """Return pairs of a supervised and a bare command in milliseconds, and the duration of the guard's start."""
     guard = Guard(containment)
     started = await _timed(guard.ready)
     processes = Processes(guard, spills)
@@ -69,7 +69,7 @@ async def _overheads(containment: Containment, spills: Path) -> tuple[list[tuple
 
 
 async def _beyond_the_grace(spills: Path) -> float:
-    """How long after its grace a command that hears nothing is gone, in milliseconds."""
+    """Return the milliseconds from the end of the grace until a command that ignores signals has ended."""
     guard = Guard()
     processes = Processes(guard, spills)
     try:
@@ -83,7 +83,7 @@ async def _beyond_the_grace(spills: Path) -> float:
 
 
 def _after_the_server(containment: Containment, spills: Path) -> float:
-    """How long after a SIGKILL of the server nothing is left, in milliseconds."""
+    """Return the milliseconds from a SIGKILL of the server until no process is left."""
     argv = [sys.executable, "-c", _SERVER, containment, str(spills)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

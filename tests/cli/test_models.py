@@ -262,7 +262,7 @@ def test_names_of_models_cannot_control_the_terminal(home: Home) -> None:
 
 
 def test_the_command_imports_little() -> None:
-    """Neither a provider's library nor the catalogue's maker is loaded for a list."""
+    """Listing models loads neither SDKs nor the catalogue builder."""
     script = "import sys, holdfast.cli.models; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}

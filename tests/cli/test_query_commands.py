@@ -236,7 +236,7 @@ def test_a_long_log_is_rotated(alone: IsolatedHome) -> None:
 
 
 def test_logs_are_followed(alone: IsolatedHome) -> None:
-    """Also when the file is turned over."""
+    """Also when the file is rotated."""
     log = alone.home / "d" / "logs" / "server.log"
     log.parent.mkdir(parents=True)
     log.write_text("one\ntwo\nthree\n", "utf-8")
@@ -329,7 +329,7 @@ def test_tables_fit_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_command_names_are_completed(line: str, words: set[str]) -> None:
-    """Also those of a group that lists when it is called without a word."""
+    """Also those of a group that lists when it is called without arguments."""
     given = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_HOLDFAST_COMPLETE": "bash_complete"}
     output = CliRunner().invoke(holdfast, [], prog_name="holdfast", env=given).stdout
     assert {word.partition(",")[2] for word in output.split()} == words
