@@ -1,4 +1,4 @@
-"""Commands that wait for MCP and language servers, and what they may check on this machine, with a server in process."""
+"""Commands that wait for MCP and language servers, and what they may check on this machine, with a fake server."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,14 +42,16 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(holdfast, [*arguments], prog_name="holdfast")
 
 
+LSP_STATES = [LspState.STARTING, LspState.READY, LspState.ERROR]
+MCP_STATES = ["starting", "connected", "error"]
 COMMANDS: dict[str, tuple[tuple[str, ...], str, Callable[..., Any], list[Any]]] = {
     # the arguments, the list that is polled, an entry of it, and its states: starting, started, failed
-    "lsp list": (("lsp", "list"), "GET W/lsps", lsp_info, [LspState.STARTING, LspState.READY, LspState.ERROR]),
-    "lsp start": (("lsp", "start", "a.py"), "GET W/lsps", lsp_info, [LspState.STARTING, LspState.READY, LspState.ERROR]),
-    "lsp restart": (("lsp", "restart"), "GET W/lsps", lsp_info, [LspState.STARTING, LspState.READY, LspState.ERROR]),
-    "mcp list": (("mcp", "list"), "GET W/mcp/states", mcp_info, ["starting", "connected", "error"]),
-    "mcp logs": (("mcp", "logs", "one"), "GET W/mcp/states", mcp_info, ["starting", "connected", "error"]),
-    "mcp restart": (("mcp", "restart", "one"), "GET W/mcp/states", mcp_info, ["starting", "connected", "error"]),
+    "lsp list": (("lsp", "list"), "GET W/lsps", lsp_info, LSP_STATES),
+    "lsp start": (("lsp", "start", "a.py"), "GET W/lsps", lsp_info, LSP_STATES),
+    "lsp restart": (("lsp", "restart"), "GET W/lsps", lsp_info, LSP_STATES),
+    "mcp list": (("mcp", "list"), "GET W/mcp/states", mcp_info, MCP_STATES),
+    "mcp logs": (("mcp", "logs", "one"), "GET W/mcp/states", mcp_info, MCP_STATES),
+    "mcp restart": (("mcp", "restart", "one"), "GET W/mcp/states", mcp_info, MCP_STATES),
 }  # fmt: skip
 
 
