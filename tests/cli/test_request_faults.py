@@ -14,7 +14,7 @@ from client.scripted_server import session_event
 from holdfast.cli import attach, server_connection
 from holdfast.cli.common import CommandError
 from holdfast.cli.run_client import run_command
-from holdfast.cli.run_client.run_args import RunArgs
+from holdfast.cli.run_client.run_arg_parser import RunArgs
 from holdfast.cli.run_client.run_follow import RunFollower, ServerGone
 from holdfast.cli.run_client.run_lookup import recorded_directory, recorded_runs
 from holdfast.cli.server_connection import FROM_NOW, ServerConnection

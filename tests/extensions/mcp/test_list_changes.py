@@ -130,7 +130,7 @@ def _without(what: str) -> Callable[[Program, Json], Json]:
     """Answer `initialize` without the capability of this list."""
 
     def initialize(_: Program, message: Json) -> Json:
-        capabilities = {name: {} for name in ("tools", "prompts", "resources") if name != what}
+        capabilities: Json = {name: {} for name in ("tools", "prompts", "resources") if name != what}
         about = {"name": "memory", "version": "2"}
         version = message["params"]["protocolVersion"]
         return {"result": {"protocolVersion": version, "capabilities": capabilities, "serverInfo": about}}
