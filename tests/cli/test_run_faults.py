@@ -57,7 +57,7 @@ def test_a_queued_prompt_continues_after_a_crash(alone: IsolatedHome) -> None:
 
 
 def test_a_command_with_another_environment_uses_the_running_server(alone: IsolatedHome) -> None:
-    """R8: cron has no XDG_RUNTIME_DIR, a desktop has one. Both find the one server of a data directory, and its successor."""
+    """R8: cron has no XDG_RUNTIME_DIR, a desktop has one. Both find the server of a data directory and its next one."""
     server = alone.serve()
     elsewhere = alone.home / "e"
     elsewhere.mkdir(mode=0o700)
