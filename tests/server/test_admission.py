@@ -159,7 +159,7 @@ async def test_each_clause_of_admission_decides_by_itself(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["api", "page"])
 async def test_repeated_admission_header_is_refused(kind: str) -> None:
     """If a header occurs twice, intermediaries could use either value."""
-    assert set(REPEATED) == {name.decode() for name in token_auth._ONCE}
+    assert set(REPEATED) == {name.decode() for name in token_auth._SINGLE_HEADERS}
     others = {"authorization": "Authorization: Basic x", "origin": "Origin: http://evil.example", "host": "Host: x"}
     wrong = []
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:

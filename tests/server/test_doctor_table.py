@@ -137,7 +137,7 @@ class Model:
 
 async def test_model_responses_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the two is requested once; one model in both roles is requested once."""
-    monkeypatch.setattr(checks, "_ANSWER", 0.01)
+    monkeypatch.setattr(checks, "_ANSWER_TIMEOUT", 0.01)
 
     async def findings(large: Model | None, small: Model | None) -> list[tuple[str, str]]:
         def choose(model: Model | None) -> Any:  # noqa: ANN401

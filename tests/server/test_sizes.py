@@ -121,7 +121,7 @@ async def test_undo_reads_bounded_number_of_sessions(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("most", [1, 22])
 async def test_body_at_exact_limit(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "_MOST_BYTES", most)
+    monkeypatch.setattr(application, "_MAX_BODY_BYTES", most)
     async with server_directory() as directory, in_process_server(directory) as server:
         statuses = {}
         for size in (most, most + 1):

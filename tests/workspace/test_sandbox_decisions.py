@@ -67,7 +67,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     private = tuple(str(base / name) for name in ("home", "nothing", "run"))
     monkeypatch.setattr(mount_view, "_PRIVATE", private)
     readable = tuple(str(base / name) for name in ("etc/resolv.conf", "etc/linked.conf", "nothing"))
-    monkeypatch.setattr(mount_view, "_STILL_READABLE", readable)
+    monkeypatch.setattr(mount_view, "_READABLE_EXCEPTIONS", readable)
     keys = tuple(str(base / name) for name in ("etc/shadow", "etc/shadow-", "etc/ssl/private", "etc/*_key"))
     monkeypatch.setattr(mount_view, "_KEYS", keys)
     monkeypatch.setattr(mount_view, "_SERVICES", (str(base / "services"), str(base / "nothing")))

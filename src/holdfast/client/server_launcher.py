@@ -58,7 +58,7 @@ _BLOCKED = (
 EXIT_ADDRESS_IN_USE = 75
 """Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
 _RETRY_INTERVAL = 0.005
-_BETWEEN_STARTS = 0.1
+_START_RETRY_DELAY = 0.1
 _START_TIMEOUT = 10.0
 
 
@@ -442,7 +442,7 @@ def _start(
             if code != EXIT_ADDRESS_IN_USE:
                 raise StartFailed(f"The server stopped while it was starting.{last_lines(location.log, begin)}")
             taken = f"{_BLOCKED}{last_lines(location.log, begin)}"
-            if _pause(deadline, _BETWEEN_STARTS):
+            if _pause(deadline, _START_RETRY_DELAY):
                 process, begin = spawn(command, location.log)
                 continue
         if not _pause(deadline):

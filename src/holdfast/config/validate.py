@@ -38,7 +38,7 @@ __all__ = [
 
 _EFFECTS = {"deny": "deny", "ask": "ask", "allow": "allow", "allowed_tools": "allow"}
 _DENYING = re.compile(r"deny|denied|permission|disallow|forbid|block", re.I)
-_KNOWN_BELOW: dict[KeyPath, tuple[str, ...]] = {
+_KNOWN_NAMES: dict[KeyPath, tuple[str, ...]] = {
     ("tools", "ls"): ("max_depth", "max_items"),
     ("tools", "grep"): ("timeout",),
     ("tools", "glob"): ("timeout",),
@@ -49,7 +49,7 @@ _KNOWN_BELOW: dict[KeyPath, tuple[str, ...]] = {
 
 def known_names(path: KeyPath) -> Sequence[str] | None:
     """Return the keys that a table may have; None if any name is allowed."""
-    return _KNOWN_BELOW.get(path)
+    return _KNOWN_NAMES.get(path)
 
 
 def text_problem(path: KeyPath, value: str) -> str:
@@ -93,12 +93,12 @@ def hides_denial(path: KeyPath, value: object = None, *, is_unknown: bool = Fals
     if path[:1] == ("permissions",):
         if is_unknown:
             name = str(path[-1])
-            return bool(_DENYING.search(name)) or suggest(name, tuple(_EFFECTS)) not in _HARMLESS
+            return bool(_DENYING.search(name)) or suggest(name, tuple(_EFFECTS)) not in _HARMLESS_SUGGESTIONS
         return len(path) == 1 or path[1] == "deny"
     return is_unknown and _mentions_denial(path[-1], value)
 
 
-_HARMLESS = tuple(f"; did you mean {name}?" for name in ("allow", "allowed_tools"))
+_HARMLESS_SUGGESTIONS = tuple(f"; did you mean {name}?" for name in ("allow", "allowed_tools"))
 
 
 def _mentions_denial(name: str | int, value: object) -> bool:

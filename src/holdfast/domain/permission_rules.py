@@ -230,7 +230,7 @@ _WITHOUT_PATTERN = TOOLS_WITHOUT_REQUESTS | {"list_mcp_resources", "read_mcp_res
 _FETCHING = frozenset({"fetch", "agentic_fetch"})
 _MAX_NAME_LENGTH = 64
 _FORMS = "write `tool`, `tool:action` or `tool(pattern)`; for a command `bash(command *)`."
-_BROAD: dict[str, tuple[str, ...]] = {"Edit": ("write", "download"), "Read": ("read", "list")}
+_MULTIPLE_ACTIONS: dict[str, tuple[str, ...]] = {"Edit": ("write", "download"), "Read": ("read", "list")}
 """Claude Code's rules for these cover every tool that edits or reads files; a rule here that forbids does as well."""
 _WRITERS = frozenset({"Write", "MultiEdit"})
 """With a path these mean the file, not the tool."""
@@ -298,8 +298,8 @@ class _Reader:
 
     def _tool(self, name: str, action: str, *, has_pattern: bool) -> tuple[str, tuple[str, ...]]:
         """Return our name of the tool, and the actions that the rule covers; none means all."""
-        if self.effect != "allow" and not action and (name in _BROAD or (has_pattern and name in _WRITERS)):
-            return "*", _BROAD.get(name, _BROAD["Edit"])
+        if self.effect != "allow" and not action and (name in _MULTIPLE_ACTIONS or (has_pattern and name in _WRITERS)):
+            return "*", _MULTIPLE_ACTIONS.get(name, _MULTIPLE_ACTIONS["Edit"])
         tool = canonical_tool_name(name)
         if name.lower() in FOREIGN:
             return name.lower(), ()

@@ -30,7 +30,7 @@ from holdfast.domain.model_requests import ModelInfo
 __all__ = ["conversation", "has_user_text", "shortened", "size_of"]
 
 _LONG_RESULT = 2_000
-_FEW = 3
+_MIN_MESSAGES = 3
 
 _LOST_RESULT = "No result: this call was interrupted. It may have had effects."
 _IMAGE_FOLLOWS = "[The image is in the message after the results.]"
@@ -77,7 +77,7 @@ def shortened(messages: Sequence[Message]) -> Sequence[Message]:
     Returns the same conversation if it cannot be shortened.
     """
     cut = [msgspec.structs.replace(message, parts=tuple(map(_cut_result, message.parts))) for message in messages]
-    if size_of(cut) <= size_of(messages) // 2 or len(messages) <= _FEW:
+    if size_of(cut) <= size_of(messages) // 2 or len(messages) <= _MIN_MESSAGES:
         return cut if cut != list(messages) else messages
     return [cut[0], *cut[len(cut) // 2 :]]
 

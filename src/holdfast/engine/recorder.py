@@ -28,7 +28,7 @@ from holdfast.tasks import TaskOwner
 
 __all__ = ["Recorder"]
 
-_READ_AGAIN_SECONDS = 0.05
+_READ_RETRY_SECONDS = 0.05
 """Pause between two attempts to read the last batch after an unknown result."""
 _LARGE_BATCH = 32
 """Batches of this size are committed without waiting for their holds."""
@@ -135,7 +135,7 @@ class Recorder:
             try:
                 ticket, answers = await self._ledger.last_batch(self.record.id, self.record.epoch)
             except (StorageUnavailable, StorageUnknown):
-                await asyncio.sleep(_READ_AGAIN_SECONDS)
+                await asyncio.sleep(_READ_RETRY_SECONDS)
                 continue
             if ticket == self._ticket:
                 return answers

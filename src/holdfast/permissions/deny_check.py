@@ -149,7 +149,7 @@ _ARGUMENTS_ARE_TEXT = PROGRAMS.keys() - {"awk", "gawk", "mawk", "sed"} | names(
 """Programs for which the name of another program is only text, or the name of a target or package."""
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _MAX_MOVES = 6
-_ANYWHERE = ("/",)
+_ROOT_ONLY = ("/",)
 """Directory to use if the directory of a line is not known: absolute paths do not depend on it."""
 
 
@@ -203,7 +203,7 @@ def find_denial(
         if rule.subject != "command":
             continue
         for command in (*line.commands, *line.outer):
-            known = _spellings(command, rule, places or _ANYWHERE, files)
+            known = _spellings(command, rule, places or _ROOT_ONLY, files)
             if any(rule.fits_command(argv, is_open=command.is_open and not _is_whole(rule, argv)) for argv in known):
                 return rule
     return None
@@ -231,7 +231,7 @@ def find_uncertainty(rules: Sequence[Rule], line: ShellLine, places: Sequence[st
             return "its program does not exist yet, cannot be found, or is a link to a shell"
         if _git_may_run_program(command) or _may_start_program(command):
             return f"{posixpath.basename(command.name)} may run a program"
-        if any(_may_fit(rule, command, places or _ANYWHERE, files) for rule in about):
+        if any(_may_fit(rule, command, places or _ROOT_ONLY, files) for rule in about):
             return "some of its words are generated while it runs"
         if any(_mentions(rule, command) for rule in about):
             return "it mentions a denied program"
@@ -243,7 +243,7 @@ def _is_unknown(program: Word, places: Sequence[str] | None, files: ProgramFiles
     name = posixpath.basename(program.text)
     if places is None and "/" in program.text and not program.text.startswith("/"):
         return True
-    found = [files.find(program.text, place) for place in places or _ANYWHERE]
+    found = [files.find(program.text, place) for place in places or _ROOT_ONLY]
     if "/" in program.text and not any(found):
         return True
     return name not in RUNNERS and any(files.is_same(path, runner) for path in found if path for runner in RUNNERS)

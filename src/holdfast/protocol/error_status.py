@@ -40,7 +40,7 @@ _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (ProviderError, 400),
 )
 
-_OURS = "Internal error in Holdfast. The log has the details."
+_INTERNAL_ERROR = "Internal error in Holdfast. The log has the details."
 
 
 def status_of(error: BaseException) -> int:
@@ -53,4 +53,4 @@ def status_of(error: BaseException) -> int:
 
 def problem_of(error: BaseException) -> Problem:
     """Return the message for clients. Internal errors reveal no details."""
-    return Problem(str(error) if status_of(error) != 500 else _OURS)
+    return Problem(str(error) if status_of(error) != 500 else _INTERNAL_ERROR)

@@ -17,7 +17,7 @@ from holdfast.workspace.process.shell_launch import Shell
 
 __all__ = ["Bash", "BashArguments", "BashTimes", "output_text"]
 
-_LEFT_RUNNING = (
+_STOPPED_LEFTOVERS = (
     "[Processes that the command had left running were stopped. To keep a process running, set run_in_background.]"
 )
 
@@ -174,7 +174,7 @@ def _describe_end(end: TreeEnd) -> str:
         return f"[These processes run as another user and could not be stopped: {numbers}.]"
     if end.code is None:
         return "[The command was stopped before it finished.]"
-    return _LEFT_RUNNING if end.was_killed else ""
+    return _STOPPED_LEFTOVERS if end.was_killed else ""
 
 
 def _directory(context: ToolContext, arguments: BashArguments) -> str:

@@ -23,7 +23,7 @@ from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope,
 __all__ = ["Grep", "GrepArguments", "search_environment", "searched"]
 
 _SECONDS = 5.0
-_NEEDED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "XDG_CONFIG_HOME")
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "XDG_CONFIG_HOME")
 
 
 class GrepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,7 +79,7 @@ async def searched(context: ToolContext, tool: str, given: str, params: dict[str
 
 def search_environment(context: ToolContext) -> dict[str, str]:
     """Return the environment of search programs, which contains no secrets."""
-    known = {name: context.environment[name] for name in _NEEDED if name in context.environment}
+    known = {name: context.environment[name] for name in _KEPT_VARIABLES if name in context.environment}
     return {"PATH": os.environ.get("PATH", os.defpath), **known}
 
 

@@ -27,7 +27,7 @@ _MAX_LINE_LENGTH = 2_000
 _MAX_FILE_SIZE = 20 * 1024 * 1024
 """Files up to this size are read whole, so that a later write can compare the digest."""
 
-_PICTURES = {
+_IMAGE_TYPES = {
     ".jpg": ("image/jpeg", b"\xff\xd8\xff"),
     ".jpeg": ("image/jpeg", b"\xff\xd8\xff"),
     ".png": ("image/png", b"\x89PNG\r\n\x1a\n"),
@@ -87,8 +87,8 @@ class ViewTool(BaseTool[ViewArguments]):
             params = {"file_path": location.path, "offset": skip, "limit": limit}
             await context.permit(Permit(self.name, "read", location.path, f"Read file {location.path}", params))
         suffix = os.path.splitext(location.path)[1].lower()
-        if suffix in _PICTURES:
-            return await self._picture(context, location, *_PICTURES[suffix])
+        if suffix in _IMAGE_TYPES:
+            return await self._picture(context, location, *_IMAGE_TYPES[suffix])
         skill = self._skill_at(location.path)
         if skill is not None and limit == _LINES:
             # A part of the instructions would be worse than none.

@@ -43,9 +43,9 @@ __all__ = [
 ]
 
 
-_ANSWER = 15.0
-_LITTLE = 1 << 30
-_TOO_LITTLE = 1 << 26
+_ANSWER_TIMEOUT = 15.0
+_LOW_SPACE = 1 << 30
+_CRITICAL_SPACE = 1 << 26
 _CORRECT_FILE = "Correct the file; until then it is ignored."
 _TRUST = "Review it, then: holdfast trust."
 
@@ -130,12 +130,12 @@ async def _check_model(model: Model) -> Finding:
     word = Message(parts, MessageId("doctor"), "user", SessionId("doctor"), "", "", 0, 0)
     request = ModelRequest(SessionId("doctor"), "Answer briefly.", (word,), max_output_tokens=16)
     try:
-        async with asyncio.timeout(_ANSWER), aclosing(model.stream(request)) as answer:
+        async with asyncio.timeout(_ANSWER_TIMEOUT), aclosing(model.stream(request)) as answer:
             async for _ in answer:
                 break
     except TimeoutError:
         todo = "Check the network and the provider's address."
-        return Finding("models", "error", f"did not answer within {_ANSWER:g} seconds.", todo)
+        return Finding("models", "error", f"did not answer within {_ANSWER_TIMEOUT:g} seconds.", todo)
     except ProviderError as error:
         todo = "Check the key (holdfast login), the model's name (holdfast models) and the provider's address."
         return Finding("models", "error", f"refuses: {error}", todo)
@@ -208,8 +208,8 @@ def _data_directory(place: Path) -> Sequence[Finding]:
         for item in find_exposed_files(place)
     ]
     free = shutil.disk_usage(place).free
-    if free < _LITTLE:
-        severity: Severity = "error" if free < _TOO_LITTLE else "warning"
+    if free < _LOW_SPACE:
+        severity: Severity = "error" if free < _CRITICAL_SPACE else "warning"
         todo = "Free some space: prompts that cannot be stored are refused."
         found.append(Finding("data directory", severity, f"{_size(free)} are left on its disk.", todo, str(place)))
     database = place / "holdfast.db"

@@ -28,7 +28,7 @@ __all__ = ["Application", "Streamer", "accepts_gzip"]
 
 Streamer: TypeAlias = Callable[[Request, Receive, Send], Awaitable[None]]
 
-_MOST_BYTES = 32 * 1024 * 1024
+_MAX_BODY_BYTES = 32 * 1024 * 1024
 _MIN_COMPRESSED = 16 * 1024
 """Smaller responses are not compressed, nor are those over the unix socket, where bytes cost less than their
 compression. Event streams never are: each event has to arrive at once.
@@ -220,7 +220,7 @@ def _query(scope: Scope, route: Route) -> dict[str, str]:
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
     for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > _MOST_BYTES:
+        if name == b"content-length" and value.isdigit() and int(value) > _MAX_BODY_BYTES:
             # Refuse before the body is received.
             raise TooLarge
     pieces: list[bytes] = []
@@ -231,7 +231,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
             raise _ClientGone
         piece = message.get("body", b"")
         size += len(piece)
-        if size > _MOST_BYTES:
+        if size > _MAX_BODY_BYTES:
             raise TooLarge
         pieces.append(piece)
         if not message.get("more_body"):

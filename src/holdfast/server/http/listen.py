@@ -28,8 +28,8 @@ __all__ = [
     "peer_uid",
 ]
 
-_LONGEST = 104
-_LONGEST_OWNER = 8 * 1024
+_MAX_PATH_BYTES = 104
+_MAX_OWNER_BYTES = 8 * 1024
 _BACKLOG = 2048
 
 
@@ -53,8 +53,10 @@ class UnixListener:
 
     def __init__(self, place: str | os.PathLike[str], data_dir: str | os.PathLike[str] = "") -> None:
         path = self.path = os.fspath(place)
-        if len(os.fsencode(path)) > _LONGEST:
-            raise UnsafeDirectory(f"{path} is longer than {_LONGEST} bytes: choose a shorter path for the socket.")
+        if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+            raise UnsafeDirectory(
+                f"{path} is longer than {_MAX_PATH_BYTES} bytes: choose a shorter path for the socket."
+            )
         _secure(os.path.dirname(path) or ".")
         self._lock = _locked(path, os.fspath(data_dir))
         try:
@@ -203,7 +205,7 @@ def _locked(path: str, data_dir: str) -> int:
     except BlockingIOError:
         # Servers of earlier versions left the lock empty. If this one has our data directory, opening the store fails.
         try:
-            owner = os.fsdecode(os.read(lock, _LONGEST_OWNER))
+            owner = os.fsdecode(os.read(lock, _MAX_OWNER_BYTES))
         finally:
             os.close(lock)
         if owner and owner == data_dir:

@@ -15,7 +15,7 @@ from holdfast.server.presence import Retire, Stop, is_idle
 from holdfast.server.workspace_manager import client_id_of
 
 __all__ = ["all_stats", "control", "docs", "health", "metrics", "openapi", "retire_client", "stats", "version"]
-_FARTHEST = 14 * 60
+_MAX_OFFSET_MINUTES = 14 * 60
 """No time zone is further from UTC, in minutes."""
 
 
@@ -94,6 +94,6 @@ async def all_stats(request: Request) -> Stats:
 def _zone(request: Request) -> int:
     text = request.query.get("zone", "0")
     digits = text.removeprefix("-")
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 4 or int(digits) > _FARTHEST:
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 4 or int(digits) > _MAX_OFFSET_MINUTES:
         raise BadRequest("zone is the offset from UTC in minutes, from -840 to 840.")
     return int(text)

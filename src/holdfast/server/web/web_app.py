@@ -70,7 +70,7 @@ _PUBLIC_PATHS = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/retu
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 HOST = "127.0.0.1"
-_BETWEEN_NOTES = 600.0
+_SAVE_INTERVAL = 600.0
 _log = logging.getLogger("holdfast.server")
 
 
@@ -276,7 +276,7 @@ class WebSessions:
 
     def _use(self) -> None:
         """Write the file from time to time, so that it reflects which pages are still in use."""
-        if self._clock() > self._noted + _BETWEEN_NOTES:
+        if self._clock() > self._noted + _SAVE_INTERVAL:
             self._write_note()
 
     def _write_note(self) -> None:

@@ -50,7 +50,7 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _VIRTUAL_FILE_SYSTEMS = ("/proc", "/sys", "/dev")
-_ORDINARY_BELOW = ("/dev/shm",)
+_ORDINARY_DIRECTORIES = ("/dev/shm",)
 _CHUNK = 1 << 20
 
 
@@ -349,7 +349,7 @@ def _check_not_moved(handle: int, folder: str) -> None:
 
 def _refuse_virtual(location: FileLocation) -> None:
     if any(is_within(top, location.path) for top in _VIRTUAL_FILE_SYSTEMS) and not any(
-        is_within(top, location.path) for top in _ORDINARY_BELOW
+        is_within(top, location.path) for top in _ORDINARY_DIRECTORIES
     ):
         raise ToolError(f"{location.name} is a virtual file of the system: use bash to read it.")
 
