@@ -41,6 +41,7 @@ class Agent(BaseTool[AgentArguments]):
 
     @property
     def spec(self) -> ToolSpec:
+        """Specification with the names and descriptions of the available agents."""
         offered = self._offered()
         if offered != self._listed_agents:
             description = self._spec.description + _agent_list(offered)
@@ -51,6 +52,7 @@ class Agent(BaseTool[AgentArguments]):
         return self._listed_spec
 
     async def act(self, context: ToolContext, arguments: AgentArguments) -> ToolOutcome:
+        """Run the sub-agent and return its final text."""
         if not arguments.prompt.strip():
             raise ToolError("The prompt is empty: describe the task of the sub-agent.")
         requested = arguments.agent.strip().removeprefix("@")

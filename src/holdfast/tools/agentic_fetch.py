@@ -31,6 +31,7 @@ class AgenticFetch(BaseTool[AgenticFetchArguments]):
     arguments = AgenticFetchArguments
 
     async def act(self, context: ToolContext, arguments: AgenticFetchArguments) -> ToolOutcome:
+        """Request permission and let a sub-agent answer the question."""
         if not arguments.prompt.strip():
             raise ToolError("The prompt is empty: write the question.")
         params: dict[str, object] = {"prompt": arguments.prompt}
@@ -63,6 +64,8 @@ class WebFetch(BaseTool[WebFetchArguments]):
         self._web = web or WebClient()
 
     async def act(self, context: ToolContext, arguments: WebFetchArguments) -> ToolOutcome:
+        """Fetch the page, unless its address is private or denied."""
+
         async def consent(target: WebTarget) -> None:
             if target.note:
                 raise PermissionDenied(

@@ -52,6 +52,7 @@ class Bash(BaseTool[BashArguments]):
         self._times = times or BashTimes()
 
     async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
+        """Request permission and run the command, in the background if requested or if it takes long."""
         cwd = _directory(context, arguments)
         params = {**msgspec.to_builtins(arguments), "working_dir": cwd}
         what = f"Execute command: {arguments.command}"

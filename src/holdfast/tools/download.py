@@ -46,6 +46,7 @@ class Download(BaseTool[DownloadArguments]):
         self._most = most
 
     async def act(self, context: ToolContext, arguments: DownloadArguments) -> ToolOutcome:
+        """Request permission and save the file."""
         target = parse_target(arguments.url)
         location = await resolve_location(context, arguments.file_path)
         if await asyncio.to_thread(status_of, location) is not None:

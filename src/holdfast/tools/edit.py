@@ -41,6 +41,7 @@ class Edit(BaseTool[EditArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: EditArguments) -> ToolOutcome:
+        """Replace the text, or create the file."""
         now = await current_or_new(context, arguments.file_path, makes=not arguments.old_string)
         if now.text is None:
             edited = EditResult(arguments.new_string, 1)
@@ -106,6 +107,7 @@ class Multiedit(BaseTool[MultieditArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: MultieditArguments) -> ToolOutcome:
+        """Make the replacements in order and report those that failed."""
         first, *others = arguments.edits
         now = await current_or_new(context, arguments.file_path, makes=not first.old_string)
         if now.text is None:

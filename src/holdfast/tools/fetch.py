@@ -43,6 +43,7 @@ class Fetch(BaseTool[FetchArguments]):
         self._web = web or WebClient()
 
     async def act(self, context: ToolContext, arguments: FetchArguments) -> ToolOutcome:
+        """Request permission and return the page in the requested format."""
         target = parse_target(arguments.url)
         seconds = whole_seconds(arguments.timeout, _SECONDS, _MAX_SECONDS)
         params: dict[str, object] = {"url": target.url, "format": arguments.format, "timeout": seconds}

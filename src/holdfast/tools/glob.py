@@ -40,6 +40,7 @@ class Glob(BaseTool[GlobArguments]):
         self._settings = settings
 
     async def act(self, context: ToolContext, arguments: GlobArguments) -> ToolOutcome:
+        """Return the paths that match."""
         location, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
         if not is_folder:
             raise ToolError(f"{location.name} is a file: give the directory to search.")

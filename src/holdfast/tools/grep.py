@@ -48,6 +48,7 @@ class Grep(BaseTool[GrepArguments]):
         self._settings = settings
 
     async def act(self, context: ToolContext, arguments: GrepArguments) -> ToolOutcome:
+        """Return the matching lines, newest files first."""
         if "\n" in arguments.pattern:
             raise ToolError("The pattern contains a line break, but lines are searched one by one: remove it.")
         location, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})

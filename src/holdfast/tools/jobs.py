@@ -35,6 +35,7 @@ class JobOutputTool(BaseTool[JobOutputArguments]):
         self._jobs = jobs
 
     async def act(self, context: ToolContext, arguments: JobOutputArguments) -> ToolOutcome:
+        """Return the output of the job; wait for its end if requested."""
         job = self._jobs.get(arguments.shell_id, context.session_id)
         if arguments.wait:
             await asyncio.shield(job.running.exited)
@@ -81,6 +82,7 @@ class JobKill(BaseTool[JobKillArguments]):
         self._jobs = jobs
 
     async def act(self, context: ToolContext, arguments: JobKillArguments) -> ToolOutcome:
+        """Stop the job and return its output."""
         was_over = self._jobs.get(arguments.shell_id, context.session_id).has_ended
         output = await self._jobs.kill(arguments.shell_id, context.session_id)
         job = output.job

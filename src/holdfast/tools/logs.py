@@ -41,6 +41,7 @@ class Logs(BaseTool[LogsArguments]):
         self._file = file
 
     async def act(self, context: ToolContext, arguments: LogsArguments) -> ToolOutcome:
+        """Return the last entries of the log without secrets."""
         count = min(arguments.lines, _MAX_LINES) if arguments.lines > 0 else _LINES
         path = self._file()
         if path is None:

@@ -99,6 +99,7 @@ class Listing:
         ]
 
     def lines(self) -> list[str]:
+        """Return the entries as indented lines."""
         lines = [f"- {self._root.rstrip('/')}/"]
         waiting = [("", entry, 1) for entry in reversed(self.children.get("", []))]
         while waiting:
@@ -122,6 +123,7 @@ class Ls(BaseTool[LsArguments]):
         self._settings = settings
 
     async def act(self, context: ToolContext, arguments: LsArguments) -> ToolOutcome:
+        """Return the tree below the directory."""
         location = await resolve_location(context, arguments.path)
         params = {"path": location.path, "ignore": list(arguments.ignore), "depth": arguments.depth}
         await context.permit(Permit(self.name, "list", location.path, f"List directory {location.path}", params))

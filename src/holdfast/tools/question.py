@@ -44,6 +44,7 @@ class AskedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def offered(self) -> tuple[AskedChoice, ...]:
+        """The choices, under either of the two accepted names."""
         return self.choices or self.options
 
 
@@ -64,6 +65,7 @@ class QuestionTool(BaseTool[QuestionArguments]):
     arguments = QuestionArguments
 
     async def act(self, context: ToolContext, arguments: QuestionArguments) -> ToolOutcome:
+        """Submit the questions and return the answers."""
         asked = arguments.questions
         _check(asked)
         title, description = _CONFIRM if len(asked) > 1 else ("", "")

@@ -51,6 +51,7 @@ class Todos(BaseTool[TodosArguments]):
         self._written: OrderedDict[SessionId, Sequence[Todo]] = OrderedDict()
 
     async def act(self, context: ToolContext, arguments: TodosArguments) -> ToolOutcome:
+        """Store the list and report its counts."""
         if len(arguments.todos) > _MAX_TODOS:
             raise ToolError(f"The list has {len(arguments.todos)} entries; {_MAX_TODOS} at most. Combine small steps.")
         todos = tuple(Todo(item.content, item.status, item.active_form or item.content) for item in arguments.todos)

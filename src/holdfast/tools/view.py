@@ -55,10 +55,12 @@ class NamedSkill(Protocol):
     """A skill: its instructions are labelled as such and never truncated."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the skill."""
 
     @property
-    def description(self) -> str: ...
+    def description(self) -> str:
+        """The description of the skill."""
 
 
 class ViewTool(BaseTool[ViewArguments]):
@@ -80,6 +82,7 @@ class ViewTool(BaseTool[ViewArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: ViewArguments) -> ToolOutcome:
+        """Return a part of a text file with line numbers, or an image."""
         location = await resolve_location(context, arguments.file_path)
         skip, limit = max(0, arguments.offset), max(1, arguments.limit)
         if location.is_inside or not any(is_within(top, location.path) for top in self._readable()):

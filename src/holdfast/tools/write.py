@@ -32,6 +32,7 @@ class WriteTool(BaseTool[WriteArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: WriteArguments) -> ToolOutcome:
+        """Request permission and write the file."""
         now = await current_file(context, arguments.file_path)
         content, note = arguments.content, ""
         if now.text is not None and line_ending(now.text) == "\r\n" and "\n" in content and "\r" not in content:
