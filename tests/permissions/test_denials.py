@@ -71,7 +71,9 @@ def test_harmless_commands_around_a_denied_line_change_nothing(root: Path, surro
     """Also in substitutions, which are parsed on their own."""
     # One pass of the loop leads to another file than two.
     looped = f"for i in 1 2; do cd ..; done; ls > {root.parent.name}/{root.name}/keep/f"
-    lines = {line: DENY for kind in TABLES for line in TABLES[kind] if not line.startswith("!")}
+    lines: dict[str, tuple[str, ...]] = {
+        line: DENY for kind in TABLES for line in TABLES[kind] if not line.startswith("!")
+    }
     lines |= dict.fromkeys([*WRITES, looped], ("write(keep/**)", "view(keep/**)"))
     free = [line for line, deny in lines.items() if not is_stopped(judge(root, surrounding.replace("{}", line), *deny))]
     assert free == []

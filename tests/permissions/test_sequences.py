@@ -19,6 +19,7 @@ CONSTRUCTS = {
     "until": "until ls; do ls; done",
     "case": "case a in a|b) ls;; *) ls;; esac ",
     "test": "[[ -f a && b == c* ]]",
+    "numeric test": "[[ a -eq 1 ]]",
     "old test": "[ -f a ]",
     "function": "f() { ls; }",
     "named function": "function f { ls; }",
@@ -48,3 +49,13 @@ def test_a_construct_ends_where_it_ends(name: str) -> None:
             before = parse(f"{next_to}{separator}{text}")
             assert ("touch", "x") in [command.texts for command in before.commands], separator
             assert before.uncertainties == alone.uncertainties, separator
+
+
+@pytest.mark.parametrize("name", [name for name, text in CONSTRUCTS.items() if "`" not in text])
+def test_backquotes_equal_a_substitution(name: str) -> None:
+    """In every position: as the program, as an argument, in quotes, in a redirection."""
+    text = f"{CONSTRUCTS[name]}; cd a; touch x > y"
+    for form in ("{}", "ls {}", 'ls "{}"', "ls > {}", "A={} ls", "for i in {}; do ls; done", "ls; ls {}"):
+        found, expected = parse(form.replace("{}", f"`{text}`")), parse(form.replace("{}", f"$( {text})"))
+        assert found == expected, form
+        assert ("touch", "x") in [command.texts for command in found.commands]

@@ -128,5 +128,5 @@ async def test_language_servers_in_every_combination_of_states() -> None:
                 ready = sum(kind[0] == LspState.READY for kind in chosen)
                 expected = [Finding("language servers", "ok", f"{size} known, {ready} running.")]
             configuration = Configuration("lsp", [*infos, "z"])
-            found = await lsp.check(handle(configuration, lsp=LspServers(infos, faults)))
-            assert list(found) == expected, chosen
+            findings = await lsp.check(handle(configuration, lsp=LspServers(infos, faults)))
+            assert list(findings) == expected, chosen

@@ -21,7 +21,7 @@ def test_moved_and_unread_paths_are_both_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int, unread: int
 ) -> None:
     place = Path(os.path.realpath(tmp_path)) / "project"
-    names = [f"made-{number}" for number in range(moves)]
+    names = tuple(f"made-{number}" for number in range(moves))
     closed = [f"closed-{number}" for number in range(unread)]
     for name in closed:
         (place / name).mkdir(parents=True)
@@ -56,9 +56,10 @@ class SlowScan(GitScan):
     async def _changes(self) -> GitChanges | None:
         self.begun.set()
         try:
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.get_running_loop().create_future()
         finally:
             await self.stopped()
+        return None
 
 
 async def test_close_returns_after_the_scan_has_ended(tmp_path: Path) -> None:

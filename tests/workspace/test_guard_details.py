@@ -210,7 +210,7 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
     links = ["/proc/self/fd", *(f"/proc/self/fd/{number}" for number in range(3)), "pts/ptmx"]
     assert [word for word in words if word in links] == links
     # Every user may open a terminal and create files of its own in shared memory.
-    assert words[-4:] == ["755:/dev", "666:/dev/ptmx", "1777:/dev/shm", "666:/dev/null"]
+    assert "755:/dev\n666:/dev/ptmx\n1777:/dev/shm\n666:/dev/null\n" in rest
     assert sorted(os.listdir(base / "source")) == ["frozen", "inner", "x"]
     assert sorted(os.listdir(base)) == [
         "bound", "empty", "masked", "read", "sealed", "source",
