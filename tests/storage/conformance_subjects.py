@@ -10,12 +10,12 @@ import apsw
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.engine.ports import Ledger
 from holdfast.storage.event_log import Retention
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import ManualClock, Subject
 from holdfast.testing.memory_ledger import MemoryLedger
 from storage.faulty_disk import FaultyDisk
 
-__all__ = ["SUBJECTS", "Make"]
+__all__ = ["SHARED_SUBJECTS", "SUBJECTS", "Make"]
 
 Make = Callable[[Path, Retention], AbstractAsyncContextManager[Subject]]
 
@@ -116,3 +116,5 @@ async def sqlite(folder: Path, retention: Retention) -> AsyncIterator[Subject]:
 
 
 SUBJECTS: dict[str, Make] = {"memory": memory, "sqlite": sqlite}
+SHARED_SUBJECTS = ("memory",)
+"""The kinds that implement `SharedLedger`."""
