@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.domain.project_context import GitChanges
 from holdfast.testing.gates import Gate, settle_down, start
+from holdfast.workspace.git.background_status import GitScan
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.git.status_scan import GitScan
 from holdfast.workspace.process.piped_process import spawn
 from holdfast.workspace.sandbox.quarantine import SandboxCleanup
 
