@@ -1,0 +1,3 @@
+"""The store on PostgreSQL, for several servers. Imported only when a connection string is given."""
+
+__all__: list[str] = []
