@@ -131,7 +131,7 @@ class FaultyPool(Pool):
         fault = self.faults.pop(0) if self.faults else None
         if isinstance(fault, StorageUnavailable):
             raise fault
-        if statement == APPLY:
+        if statement == APPLY and arguments[1] is not None:
             await self._apply_with_stale_epoch(arguments)
         row = await super().write(statement, *arguments)
         if fault is not None:
@@ -146,15 +146,16 @@ class FaultyPool(Pool):
         row = await super().write(APPLY, *arguments)
         assert row is not None
         assert row[0] == 1, "a batch of a former owner was applied"
-        assert await self.contents() == before
+        changed = [table for table, digest in (await self.contents()).items() if digest != before[table]]
+        assert not changed, f"a batch of a former owner changed {changed}"
         await super().write("UPDATE holdfast.workspaces SET epoch = epoch - 1 WHERE key = $1 RETURNING 0", key)
         self.fenced += 1
 
-    async def contents(self) -> list[Row]:
+    async def contents(self) -> dict[str, str]:
         """Return a digest of each table."""
         digest = "md5(coalesce(string_agg(t::text, '|' ORDER BY t::text), ''))"
         selects = (f"SELECT '{table}', {digest} FROM holdfast.{table} AS t" for table in TABLES)
-        return await self.fetch(" UNION ALL ".join(selects))
+        return {row[0]: row[1] for row in await self.fetch(" UNION ALL ".join(selects))}
 
 
 class PostgresSubject:

@@ -51,12 +51,12 @@ def _message(message_id: str, text: str, *, run: str = "", updated_at: int = 100
     return message(message_id, text, session=_home(message_id), run=run, updated_at=updated_at)
 
 
-def permissionrequest_event(name: SessionId, id: str) -> PermissionRequest:
+def permission_request(name: SessionId, id: str) -> PermissionRequest:
     return PermissionRequest(id, name, ToolCallId("c"), "bash", "run", "execute", {}, "/w")
 
 
 def request_event(name: SessionId, id: str) -> PermissionRequestEvent:
-    return PermissionRequestEvent(Change("created", permissionrequest_event(name, id)))
+    return PermissionRequestEvent(Change("created", permission_request(name, id)))
 
 
 class WriteGenerator:
@@ -127,9 +127,7 @@ class WriteGenerator:
                 lambda: MarkRead(ReadMark(name, dice.choice(("/a", "/b")), dice.randint(1, 9), text)),
                 lambda: Announce(request_event(name, f"q{dice.randint(1, 5)}")),
                 lambda: CloseRequest(
-                    permission_notice(
-                        permissionrequest_event(name, f"q{dice.randint(1, 5)}"), granted=True, denied=False
-                    )
+                    permission_notice(permission_request(name, f"q{dice.randint(1, 5)}"), granted=True, denied=False)
                 ),
             )
         )()

@@ -43,7 +43,7 @@ class Connection(Protocol):
 _PREPARE = (
     # Arrays of keys are short: one plan for all of them is as good as one for each and costs no planning. It must not
     # scan a table that was small when the plan was made.
-    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;"
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off; SET max_parallel_workers_per_gather = 0;"
     " SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
 
@@ -67,12 +67,15 @@ class Pool:
         """Open the first connection. Raises the errors of asyncpg."""
         self._pool = await asyncpg.create_pool(
             **{"timeout": CONNECT_SECONDS, **self._options},
-            min_size=1,
+            # A larger minimum starts a task that connects in the background.
+            min_size=0,
             max_size=self._size,
             connection_class=_Connection,
             command_timeout=_STATEMENT_SECONDS,
             init=_prepare,
         )
+        async with self._pool.acquire():
+            pass
 
     async def close(self) -> None:
         """Close all connections; those that are still in use are terminated after a moment."""
@@ -125,7 +128,8 @@ class Pool:
             if is_answer(error):
                 raise failed from None
             # The state of the connection is unknown: it must not serve another call.
-            connection.terminate()
+            with suppress(*ERRORS):
+                connection.terminate()
             raise _Lost(failed) from None
         finally:
             with suppress(*ERRORS):
