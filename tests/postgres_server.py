@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import asyncpg
 
-from holdfast.storage.postgres.schema import migrate
+from holdfast.storage.postgres.postgres_schema import migrate
 from scratch import memory_directory
 
 __all__ = ["PostgresServer", "binaries", "new_database", "postgres_server", "shared_server"]

@@ -10,17 +10,17 @@ import apsw
 from holdfast.domain.errors import StorageError, StorageUnavailable, StorageUnknown
 from holdfast.engine.ports import Ledger
 from holdfast.storage.event_log import Retention
-from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.postgres.changes import APPLY
-from holdfast.storage.postgres.ledger import PostgresLedger
-from holdfast.storage.postgres.pool import Pool, Row
-from holdfast.storage.workspace_ownership import UNCLEAN_GAP
+from holdfast.storage.postgres.apply_call import APPLY
+from holdfast.storage.postgres.connection_pool import Pool, Row
+from holdfast.storage.postgres.postgres_ledger import PostgresLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
+from holdfast.storage.workspace_table import UNCLEAN_GAP
 from holdfast.testing.conformance import ManualClock, Subject
 from holdfast.testing.memory_ledger import MemoryLedger
 from postgres_server import new_database, shared_server
 from storage.faulty_disk import FaultyDisk
 
-__all__ = ["SUBJECTS", "FaultyPool", "Make", "PostgresSubject", "postgres"]
+__all__ = ["SHARED_SUBJECTS", "SUBJECTS", "FaultyPool", "Make", "PostgresSubject", "postgres"]
 
 Make = Callable[[Path, Retention], AbstractAsyncContextManager[Subject]]
 
@@ -230,3 +230,5 @@ async def sqlite(folder: Path, retention: Retention) -> AsyncIterator[Subject]:
 
 
 SUBJECTS: dict[str, Make] = {"memory": memory, "sqlite": sqlite, "postgres": postgres}
+SHARED_SUBJECTS = ("memory", "postgres")
+"""The kinds that implement `SharedLedger`."""

@@ -8,7 +8,9 @@ from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import Text, TextPart
+from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import (
     AddFile,
     Admit,
     Announce,
@@ -26,19 +28,17 @@ from holdfast.domain.ledger import (
     StartRun,
     Write,
 )
-from holdfast.domain.messages import Text, TextPart
-from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.approvals import permission_notice
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.memory_ledger import MemoryLedger
 from storage.write_generator import WriteGenerator, everything, permission_request, request_event
 
 LOWEST = {
-    "tables._INLINE_PROMPT_LIMIT": 0,
-    "tables._CACHEABLE_BYTES": 0,
+    "table_access._INLINE_PROMPT_LIMIT": 0,
+    "table_access._CACHEABLE_BYTES": 0,
     "data_directory.WAL_PAGES": 1,
-    "writer.WAL_PAGES": 1,
+    "writer_thread.WAL_PAGES": 1,
     "vacuum.SPARE_PAGES": 0,
     "vacuum._PAGES_PER_STEP": 1,
     "database.WAL_SIZE_LIMIT": 1,

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun
 from holdfast.domain.messages import (
     Finish,
     FinishPart,
@@ -19,8 +18,9 @@ from holdfast.domain.messages import (
     ToolCall,
     ToolCallPart,
 )
+from holdfast.domain.store_operations import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun
 from holdfast.domain.usage import ModelUse, Stats
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.storage.stats_builder import StatsBuilder
 from holdfast.testing.conformance import WorkspaceOwner, run, session
 

@@ -8,7 +8,10 @@ from holdfast.domain.approvals import PermissionRequest
 from holdfast.domain.events import Change, MessageDelta, MessagePart, PermissionRequestEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.runs import Attachment, PromptExpansion
+from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import (
     AddFile,
     Admit,
     Announce,
@@ -33,9 +36,6 @@ from holdfast.domain.ledger import (
     StepRun,
     Write,
 )
-from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.domain.runs import Attachment, PromptExpansion
-from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.approvals import permission_notice
 from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 

@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.domain.events import DurableEvent, RunEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import Answer, Entry, Receipt, Refusal, RefusalReason
 from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import Answer, Entry, Receipt, Refusal, RefusalReason
 
 __all__ = ["PackedAnswers", "pack_answers"]
 

@@ -1,4 +1,4 @@
-"""Usage statistics, accumulated from the rows of any store. Pure.
+"""Usage statistics, accumulated from the rows of any store.
 
 Only the fields that are counted are decoded from each body, which makes a pass over a large database several times
 faster than decoding the domain types.

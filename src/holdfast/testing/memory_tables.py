@@ -10,11 +10,11 @@ from holdfast.domain.event_erasure import event_subject, redact_body
 from holdfast.domain.events import MessageDelta, MessagePart
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import Entry, RunRecord
 from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Entry, RunRecord
 from holdfast.storage.event_log import PRUNE_INTERVAL, Retention
 from holdfast.storage.journal import Journal, Table
 

@@ -11,7 +11,7 @@ import pytest
 from extensions.mcp.in_memory_mcp import McpFixture, Program, hangs, now, run_scenario, tool
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
-from holdfast.extensions.mcp.connection_state import CallFailed
+from holdfast.extensions.mcp.mcp_types import CallFailed
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 

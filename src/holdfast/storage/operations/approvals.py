@@ -9,7 +9,7 @@ from holdfast.domain.events import (
     QuestionNotificationEvent,
     QuestionRequestEvent,
 )
-from holdfast.domain.ledger import Announce, CloseRequest
+from holdfast.domain.store_operations import Announce, CloseRequest
 from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["closed_by", "perform"]

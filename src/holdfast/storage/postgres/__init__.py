@@ -1,3 +1,1 @@
 """The store on PostgreSQL, for several servers. Imported only when a connection string is given."""
-
-__all__: list[str] = []

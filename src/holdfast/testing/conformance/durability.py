@@ -4,8 +4,8 @@ import asyncio
 
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import CreateSession, PatchSession, Write
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import CreateSession, PatchSession, Write
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message, session
 
 __all__ = ["CHECKS"]

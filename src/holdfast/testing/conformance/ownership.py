@@ -2,8 +2,8 @@
 
 from holdfast.domain.errors import OwnerChanged, StorageUnknown
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Admit, CancelSession, CreateSession, PatchSession, StartRun, Write
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import Admit, CancelSession, CreateSession, PatchSession, StartRun, Write
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, run, session
 
 __all__ = ["CHECKS"]

@@ -9,6 +9,18 @@ ON CONFLICT (place, path) DO UPDATE SET
     epoch = workspaces.epoch + 1, is_closed = false, ticket = 0, answers = '', answered = 0
 RETURNING key, id, epoch, newest
 
+-- name: join
+WITH created AS (
+    INSERT INTO holdfast.workspaces (id, place, path) VALUES ($1, $2, $3) ON CONFLICT (place, path) DO NOTHING
+    RETURNING key, id, epoch, newest
+), found AS (
+    SELECT key, id, epoch, newest FROM created
+    UNION ALL
+    SELECT key, id, epoch, newest FROM holdfast.workspaces WHERE place = $2 AND path = $3
+)
+SELECT id, epoch, newest, (SELECT min(number) FROM holdfast.events WHERE workspace = found.key) AS oldest
+FROM found LIMIT 1
+
 -- name: close
 UPDATE holdfast.workspaces SET is_closed = true WHERE key = $1 AND epoch = $2 RETURNING 0
 

@@ -3,7 +3,7 @@
 from importlib.resources import files
 
 from holdfast.domain.errors import DatabaseTooNew
-from holdfast.storage.postgres.pool import Connection
+from holdfast.storage.postgres.connection_pool import Connection
 
 __all__ = ["SCHEMA_LOCK", "migrate", "newest_version"]
 

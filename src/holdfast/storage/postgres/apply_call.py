@@ -10,11 +10,10 @@ import msgspec
 from holdfast.domain.event_erasure import redact_event, session_of
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent, MessagePart, MessagePartEvent, encode_event
 from holdfast.domain.files import FileVersion
-from holdfast.domain.ledger import Entry
 from holdfast.domain.runs import Run
-from holdfast.storage.postgres.keys import Keys, encode_path, searchable
-from holdfast.storage.postgres.loaded_rows import RunRow
-from holdfast.storage.postgres.loaded_tables import LoadedTables
+from holdfast.domain.store_operations import Entry
+from holdfast.storage.postgres.batch_keys import Keys, encode_path, searchable
+from holdfast.storage.postgres.loaded_tables import LoadedTables, RunRow
 
 __all__ = ["APPLY", "apply_arguments", "has_changes", "load_statement", "sections"]
 

@@ -8,7 +8,7 @@ from config.settings_files import SettingsFiles
 from holdfast.config.problems import Problem
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.tools import Permit
-from holdfast.runtime.permission_check import PermissionCheck, allows, outdated_rules, replaces, unread_rule
+from holdfast.runtime.workspace_permissions import PermissionCheck, allows, outdated_rules, replaces, unread_rule
 from permissions.fake_disk import FewPrograms
 
 

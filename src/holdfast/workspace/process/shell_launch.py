@@ -15,7 +15,7 @@ import msgspec
 from holdfast.domain.processes import ShellResult
 from holdfast.workspace.files.safe_open import require_workspace
 from holdfast.workspace.process.command_process import Launch, Processes
-from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.guard_client import CannotStart
 
 __all__ = ["Shell", "command_environment", "find_bash", "no_secrets"]
 

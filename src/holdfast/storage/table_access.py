@@ -21,11 +21,11 @@ import msgspec
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent, MessagePart, MessagePartEvent, RunEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import Admit, RunRecord
 from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Attachment, PromptExpansion, Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Admit, RunRecord
 
 __all__ = [
     "FileTable",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.bus.backlog import Backlog, Reader, ReaderCut, SlowReaderPolicy, merge_deltas
 from holdfast.bus.frames import Frame
+from holdfast.bus.shared_backlog import Backlog, Reader, ReaderCut, SlowReaderPolicy, merge_deltas
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -26,9 +26,9 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.ledger import Entry
 from holdfast.domain.message_merge import grow, text_length
 from holdfast.domain.messages import Message, Part, Text, TextPart
+from holdfast.domain.store_operations import Entry
 
 EMPTY = TextPart(Text(""))
 NOTICE = AgentEvent(Change("created", AgentNotice("agent_finished")))

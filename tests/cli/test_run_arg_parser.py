@@ -7,8 +7,8 @@ import click
 import pytest
 
 from holdfast.cli import run, serve, server
-from holdfast.cli.run_client import run_args
-from holdfast.cli.run_client.run_args import DeliveryMode, RunArgs, parse_fast
+from holdfast.cli.run_client import run_arg_parser
+from holdfast.cli.run_client.run_arg_parser import DeliveryMode, RunArgs, parse_fast
 from holdfast.domain.runs import Delivery
 
 PLAIN: list[list[str]] = [
@@ -91,7 +91,11 @@ def _options(command: click.Command) -> dict[str, dict[str, str]]:
 
 
 def test_the_fast_parser_knows_every_option() -> None:
-    assert _options(run.command) == {"flags": run_args.FLAGS, "values": run_args.VALUES, "many": run_args.REPEATABLE}
+    assert _options(run.command) == {
+        "flags": run_arg_parser.FLAGS,
+        "values": run_arg_parser.VALUES,
+        "many": run_arg_parser.REPEATABLE,
+    }
     assert _options(server.serve_command) == {"flags": serve.FLAGS, "values": serve.VALUES, "many": {}}
     assert get_args(DeliveryMode) == get_args(Delivery)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import asyncpg
 
 from holdfast.domain.errors import StorageError
-from holdfast.storage.postgres.failures import ERRORS, is_answer, read_error, unreachable, write_error
+from holdfast.storage.postgres.asyncpg_errors import ERRORS, is_answer, read_error, unreachable, write_error
 
 __all__ = ["CONNECTIONS", "Connection", "Pool", "Row"]
 
@@ -43,7 +43,8 @@ class Connection(Protocol):
 _PREPARE = (
     # Arrays of keys are short: one plan for all of them is as good as one for each and costs no planning. It must not
     # scan a table that was small when the plan was made.
-    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off; SET max_parallel_workers_per_gather = 0;"
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;"
+    " SET max_parallel_workers_per_gather = 0;"
     " SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
 

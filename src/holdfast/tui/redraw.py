@@ -28,7 +28,7 @@ from holdfast.tui.app_context import AppContext
 from holdfast.tui.approvals import ApprovalController
 from holdfast.tui.block_render import describe_activity, estimate_tokens, format_count, format_duration, format_usage
 from holdfast.tui.blocks import blocks_of
-from holdfast.tui.keys import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.prompt_actions import PromptController
 from holdfast.tui.welcome import WelcomeView
 from holdfast.tui.widgets.queue_panel import QueuePanel

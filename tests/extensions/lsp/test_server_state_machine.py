@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.domain.extensions import LspState
-from holdfast.extensions.lsp import server_lifecycle
-from holdfast.extensions.lsp.server_lifecycle import (
+from holdfast.extensions.lsp import server_state_machine
+from holdfast.extensions.lsp.server_state_machine import (
     Allowed,
     Event,
     Exited,
@@ -70,7 +70,7 @@ def test_restarts_back_off_until_given_up() -> None:
 def test_long_uptime_resets_failures() -> None:
     often = after(Exited(1, 1, "x"), TimerFired(1), Started(2, 10), begin=READY)
     assert after(Exited(2, 20, "x"), begin=often).failures == 2
-    assert after(Exited(2, 10 + server_lifecycle.STABLE_AFTER, "x"), begin=often).failures == 1
+    assert after(Exited(2, 10 + server_state_machine.STABLE_AFTER, "x"), begin=often).failures == 1
 
 
 def test_missing_program_is_looked_up_again_later() -> None:

@@ -24,7 +24,7 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.domain.event_erasure import redact_event, session_of
 from holdfast.domain.events import LiveEvent, MessageDelta, MessageDeltaEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import MessageId
-from holdfast.domain.ledger import Entry
+from holdfast.domain.store_operations import Entry
 
 __all__ = ["Backlog", "Reader", "ReaderCut", "SlowReaderPolicy", "WholeParts", "merge_deltas"]
 

@@ -18,7 +18,10 @@ import msgspec
 from holdfast.domain.errors import OwnerChanged, StorageError, StorageUnknown
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import Message
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import (
     Admit,
     Answer,
     Briefing,
@@ -30,18 +33,15 @@ from holdfast.domain.ledger import (
     WorkspaceRecord,
     Write,
 )
-from holdfast.domain.messages import Message
-from holdfast.domain.runs import Run
-from holdfast.domain.sessions import Session
 from holdfast.domain.usage import Stats
-from holdfast.storage import workspace_ownership
+from holdfast.storage import workspace_table
 from holdfast.storage.database import Database
 from holdfast.storage.event_log import EventLog, Retention
 from holdfast.storage.operations import execute
 from holdfast.storage.packed_answers import PackedAnswers, pack_answers
 from holdfast.storage.stats import collect_stats
-from holdfast.storage.tables import FileTable, MessageTable, RequestTable, RunTable, SessionTable
-from holdfast.storage.writer import Probe
+from holdfast.storage.table_access import FileTable, MessageTable, RequestTable, RunTable, SessionTable
+from holdfast.storage.writer_thread import Probe
 
 __all__ = ["Batch", "Committed", "SqliteLedger", "WorkspaceTables", "commit_batch"]
 
@@ -93,7 +93,7 @@ def commit_batch(connection: apsw.Connection, batch: Batch, at: int) -> Committe
     A workspace that was closed properly refuses all writes: an unsynced write could be lost in a power cut after its
     events were published, and the next owner, which does not leave a gap after a clean end, would reuse their numbers.
     """
-    row = workspace_ownership.require_owner(connection, batch.workspace, batch.epoch)
+    row = workspace_table.require_owner(connection, batch.workspace, batch.epoch)
     if row.clean:
         raise OwnerChanged("The workspace was closed: open it again before writing to it.")
     rows = WorkspaceTables(connection, row.key)
@@ -106,7 +106,7 @@ def commit_batch(connection: apsw.Connection, batch: Batch, at: int) -> Committe
     receipts = [answer for answer in answers if isinstance(answer, Receipt)]
     entries = [entry for receipt in receipts for entry in receipt.entries]
     rows.log.append(entries, at)
-    workspace_ownership.advance(
+    workspace_table.advance(
         connection, row, event_count=len(entries), ticket=batch.ticket, answers=pack_answers(answers)
     )
     return Committed(answers, row.key, row.newest, row.newest + len(entries))
@@ -157,7 +157,7 @@ def _apply(connection: apsw.Connection, write: Write, rows: WorkspaceTables, new
 
 
 def _last_answers(
-    connection: apsw.Connection, row: workspace_ownership.WorkspaceRow, rows: WorkspaceTables
+    connection: apsw.Connection, row: workspace_table.WorkspaceRow, rows: WorkspaceTables
 ) -> Sequence[Answer]:
     """Return the answers of the last batch, restored from their stored form and the log."""
 
@@ -165,7 +165,7 @@ def _last_answers(
         run = rows.runs.get(run_id)
         return "" if run is None else run.prompt
 
-    packed = PackedAnswers(workspace_ownership.last_answers(connection, row))
+    packed = PackedAnswers(workspace_table.last_answers(connection, row))
     return packed.unpack(row.newest, rows.log.after, prompt)
 
 
@@ -224,7 +224,7 @@ class SqliteLedger:
         """Take over the workspace at `path` with a new epoch. Writes of earlier epochs are refused from now on."""
 
         def take_over(connection: apsw.Connection) -> WorkspaceRecord:
-            row = workspace_ownership.take_over(connection, path)
+            row = workspace_table.take_over(connection, path)
             self._due.add(row.key)
             oldest = EventLog(connection, row.key).oldest()
             return WorkspaceRecord(row.id, path, row.epoch, oldest or row.newest + 1, row.newest)
@@ -234,13 +234,13 @@ class SqliteLedger:
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
         """Mark the workspace as closed properly. No effect if `epoch` is not the current one."""
         await self._database.write(
-            lambda connection: workspace_ownership.mark_clean(connection, workspace, epoch),
+            lambda connection: workspace_table.mark_clean(connection, workspace, epoch),
             sync=True,
         )
 
     async def unfinished_workspaces(self) -> Sequence[str]:
         """Return the paths of the workspaces with runs that have not ended."""
-        return await self._database.read(workspace_ownership.paths_with_open_runs)
+        return await self._database.read(workspace_table.paths_with_open_runs)
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
@@ -268,7 +268,7 @@ class SqliteLedger:
         """
 
         def read(connection: apsw.Connection) -> tuple[int, Sequence[Answer]]:
-            row = workspace_ownership.require_owner(connection, workspace, epoch)
+            row = workspace_table.require_owner(connection, workspace, epoch)
             return row.ticket, _last_answers(connection, row, WorkspaceTables(connection, row.key))
 
         return await self._database.write(read, sync=False)
@@ -285,7 +285,7 @@ class SqliteLedger:
         """Return the numbers of the oldest and the newest event. The oldest is larger if the log is empty."""
 
         def read(connection: apsw.Connection) -> tuple[int, int]:
-            row = workspace_ownership.find(connection, workspace)
+            row = workspace_table.find(connection, workspace)
             if row is None:
                 return 1, 0
             return EventLog(connection, row.key).oldest() or row.newest + 1, row.newest
@@ -296,7 +296,7 @@ class SqliteLedger:
         """Return the state of a workspace at one cursor, with the messages of one session."""
 
         def read(connection: apsw.Connection) -> Snapshot:
-            row = workspace_ownership.find(connection, workspace)
+            row = workspace_table.find(connection, workspace)
             if row is None:
                 return Snapshot(0, 0, (), (), ())
             rows = WorkspaceTables(connection, row.key)
@@ -371,7 +371,7 @@ class SqliteLedger:
         """Read from the tables of a workspace. An unknown workspace reads as an empty one: no row has the key 0."""
 
         def work(connection: apsw.Connection) -> T:
-            row = workspace_ownership.find(connection, workspace)
+            row = workspace_table.find(connection, workspace)
             return read(WorkspaceTables(connection, 0 if row is None else row.key))
 
         return await self._database.read(work)

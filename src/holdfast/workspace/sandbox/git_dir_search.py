@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import stream_of
 from holdfast.workspace.git.git_command import list_settings
 from holdfast.workspace.git.repository import MAX_FILE, read_bytes, read_path, resolve_gitfile

@@ -6,6 +6,7 @@ keeps it through exec, shows it in `/proc/PID/limits`, and lets an unprivileged 
 """
 
 import contextlib
+import itertools
 import os
 import resource
 import secrets
@@ -40,6 +41,9 @@ _GUARD_BITS = 8
 _PID_SHIFT = _TREE_BITS + _GUARD_BITS
 _PID_MASK = (1 << 22) - 1
 _MAGIC_SHIFT = _PID_SHIFT + 22
+# Counted, so that a guard that replaces another one of the same server never shares its tag. The random start makes it
+# unlikely that a later server with the same process id does.
+_guard_numbers = itertools.count(secrets.randbits(_GUARD_BITS))
 _CHASE_QUIET_TIME = 0.01
 _KILL_TIMEOUT = 5.0
 
@@ -49,7 +53,7 @@ def new_tag() -> int:
     if sys.platform != "linux" or resource.getrlimit(_RLIMIT_LOCKS)[1] != resource.RLIM_INFINITY:
         return 0
     server = (os.getpid() & _PID_MASK) << _PID_SHIFT
-    return _MAGIC << _MAGIC_SHIFT | server | secrets.randbits(_GUARD_BITS) << _TREE_BITS
+    return _MAGIC << _MAGIC_SHIFT | server | (next(_guard_numbers) % (1 << _GUARD_BITS)) << _TREE_BITS
 
 
 def tag_of_tree(tag: int, number: int) -> int:

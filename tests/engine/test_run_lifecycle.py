@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Delivery
-from holdfast.engine.lifecycle import (
+from holdfast.engine.run_lifecycle import (
     RULES,
     Accept,
     Cancel,

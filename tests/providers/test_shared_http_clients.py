@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.http11.client_connection import Connection, ConnectionPool, Origin, RequestWatchdog
 from holdfast.http11.client_messages import ConnectionBroken, Head
-from holdfast.providers.http_client import close_connections, http_client, in_thread
 from holdfast.providers.httpx_transport import Transport, replace_surrogates
+from holdfast.providers.shared_http_clients import close_connections, http_client, in_thread
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse, in_virtual_time
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.storage.thread_replies import closed_error, deliver, translate_error
-from holdfast.storage.writer import Job, Work
+from holdfast.storage.writer_thread import Job, Work
 
 __all__ = ["Readers"]
 

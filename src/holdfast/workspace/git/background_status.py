@@ -14,7 +14,7 @@ import msgspec
 from holdfast.domain.project_context import GitChanges
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.git.git_command import PreparedGit, PrivateGit
-from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.guard_client import CannotStart
 from holdfast.workspace.process.piped_process import Spawn, run_child, split_records
 
 __all__ = ["GitScan", "Scan"]

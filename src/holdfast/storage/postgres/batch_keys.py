@@ -10,7 +10,7 @@ from typing import assert_never
 import msgspec
 
 from holdfast.domain.events import PermissionRequestEvent, QuestionRequestEvent
-from holdfast.domain.ledger import (
+from holdfast.domain.store_operations import (
     AddFile,
     Admit,
     Announce,

@@ -8,16 +8,16 @@ import msgspec
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent, MessagePart, MessagePartEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Briefing, RunRecord, Snapshot
 from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Attachment, PromptExpansion, Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Briefing, RunRecord, Snapshot
 from holdfast.domain.usage import Stats
-from holdfast.storage.postgres.changes import sections
-from holdfast.storage.postgres.keys import encode_path, searchable
+from holdfast.storage.postgres.apply_call import sections
+from holdfast.storage.postgres.batch_keys import encode_path, searchable
+from holdfast.storage.postgres.connection_pool import Pool, Row
 from holdfast.storage.postgres.loaded_tables import decode_run, decode_session, decode_version
-from holdfast.storage.postgres.pool import Pool, Row
 from holdfast.storage.stats_builder import StatsBuilder
 
 __all__ = ["Reads", "statements"]

@@ -17,27 +17,30 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.domain.errors import OwnerChanged, StorageError, StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import Answer, Entry, Receipt, WorkspaceRecord, Write
+from holdfast.domain.store_operations import Answer, Entry, Receipt, WorkspaceRecord, Write
 from holdfast.storage.event_log import PRUNE_INTERVAL, Retention
-from holdfast.storage.operations import execute
+from holdfast.storage.operations import check_inputs, execute
 from holdfast.storage.packed_answers import PackedAnswers, pack_answers
-from holdfast.storage.postgres.changes import APPLY, apply_arguments, has_changes, load_statement
-from holdfast.storage.postgres.failures import unreachable
-from holdfast.storage.postgres.keys import keys_of
+from holdfast.storage.postgres.apply_call import APPLY, apply_arguments, has_changes, load_statement
+from holdfast.storage.postgres.asyncpg_errors import unreachable
+from holdfast.storage.postgres.batch_keys import keys_of
+from holdfast.storage.postgres.connection_pool import Pool
+from holdfast.storage.postgres.ledger_reads import Reads, statements
 from holdfast.storage.postgres.loaded_tables import LoadedTables, WorkspaceState
-from holdfast.storage.postgres.pool import Pool
-from holdfast.storage.postgres.reads import Reads, statements
-from holdfast.storage.postgres.work_queue import WorkQueue
 from holdfast.tasks import TaskOwner
 
 __all__ = ["PostgresLedger"]
+
+T = TypeVar("T")
 
 _APPLIED = 0
 _FENCED = 1
@@ -45,6 +48,47 @@ _FENCED = 1
 
 def _system_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+class _WorkQueue:
+    """Jobs of one workspace, executed one after another. A job runs to its end even if its caller no longer waits for
+    it, because a write that was sent takes effect in any case.
+    """
+
+    def __init__(self, tasks: TaskOwner) -> None:
+        self._tasks = tasks
+        self._jobs: deque[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = deque()
+        self._is_running = False
+
+    def submit(self, work: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
+        """Queue a job and return a future of its result."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.append((work, future))
+        if not self._is_running:
+            self._is_running = True
+            self._tasks.start(self._drain(), name="postgres")
+        return future
+
+    async def _drain(self) -> None:
+        try:
+            while self._jobs:
+                work, future = self._jobs.popleft()
+                await _execute(work, future)
+        finally:
+            self._is_running = False
+
+
+async def _execute(work: Callable[[], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
+    try:
+        result = await work()
+    except Exception as error:
+        if not future.done():
+            future.set_exception(error)
+            # Mark the exception as retrieved: the caller may have been cancelled.
+            future.exception()
+        return
+    if not future.done():
+        future.set_result(result)
 
 
 class _InputGroup:
@@ -79,7 +123,7 @@ class PostgresLedger(Reads):
         self._retention = retention or Retention()
         self._now_ms = now_ms
         self._tasks = TaskOwner()
-        self._queues: dict[int, WorkQueue] = {}
+        self._queues: dict[int, _WorkQueue] = {}
         self._groups: dict[int, _InputGroup] = {}
         self._is_closed = False
 
@@ -107,6 +151,16 @@ class PostgresLedger(Reads):
         oldest, _ = await self.bounds(workspace)
         await self._prune(row["key"])
         return WorkspaceRecord(workspace, path, row["epoch"], oldest, row["newest"])
+
+    async def join_workspace(self, path: str) -> WorkspaceRecord:
+        """Return a workspace without becoming its owner, creating it if necessary."""
+        arguments = (secrets.token_hex(16), self._place, os.fsencode(path))
+        row = await self.pool.write(statements["join"], *arguments)
+        if row is None:
+            raise StorageUnavailable
+        return WorkspaceRecord(
+            WorkspaceId(row["id"]), path, row["epoch"], row["oldest"] or row["newest"] + 1, row["newest"]
+        )
 
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
         """Refuse later commits of this epoch. No effect if `epoch` is not the current one."""
@@ -137,11 +191,14 @@ class PostgresLedger(Reads):
         return await self._queue(key).submit(lambda: self._last_batch(key, epoch))
 
     async def accept(self, workspace: WorkspaceId, writes: Sequence[Write]) -> Sequence[Answer]:
-        """Store inputs of any server: as `commit`, but whoever owns the workspace.
+        """Store inputs of any server, whether or not the workspace has an owner. Inputs that are submitted while a
+        batch is under way are applied together. Raises `ValueError` for operations of an owner.
 
-        Inputs that are submitted while a batch is under way are applied together. Raises `StorageUnknown` if the
-        outcome is unknown: the inputs can no longer take effect then, unless `settle` could not reach the database.
+        After `StorageUnknown` the caller reads the state. The inputs can no longer take effect then, unless the
+        database could not be reached: `settle` waits for that.
         """
+        for write in writes:
+            check_inputs(write)
         key = await self._known_key(workspace)
         group = self._groups.get(key)
         if group is None:
@@ -164,9 +221,9 @@ class PostgresLedger(Reads):
             raise unreachable()
         return await self.key(workspace)
 
-    def _queue(self, key: int) -> WorkQueue:
+    def _queue(self, key: int) -> _WorkQueue:
         if key not in self._queues:
-            self._queues[key] = WorkQueue(self._tasks)
+            self._queues[key] = _WorkQueue(self._tasks)
         return self._queues[key]
 
     async def _store_inputs(self, key: int) -> Sequence[Answer]:
@@ -187,7 +244,7 @@ class PostgresLedger(Reads):
             state = _require_state(tables, batch)
             if batch.ticket is not None and batch.ticket == state.ticket:
                 return (await self._last_batch(key, state.epoch))[1]
-            decision = _decide(batch.writes, tables, state)
+            decision = _decide(batch, tables, state)
             if batch.ticket is None and not has_changes(tables, decision.entries):
                 return decision.answers
             outcome = await self._call_apply(key, batch, decision)
@@ -260,10 +317,12 @@ class _Decision(msgspec.Struct, frozen=True):
 def _require_state(tables: LoadedTables, batch: _Batch) -> WorkspaceState:
     """Return the state of the workspace. Raises `OwnerChanged` for a batch of an earlier owner."""
     state = tables.state
-    if state is None:
-        raise OwnerChanged("There is no such workspace in the store.")
     if batch.ticket is None:
+        if state is None:
+            raise StorageUnavailable("There is no such workspace in the store.")
         return state
+    if state is None:
+        raise OwnerChanged
     if batch.epoch != state.epoch:
         raise OwnerChanged
     if state.is_closed:
@@ -274,14 +333,15 @@ def _require_state(tables: LoadedTables, batch: _Batch) -> WorkspaceState:
     return state
 
 
-def _decide(writes: Sequence[Write], tables: LoadedTables, state: WorkspaceState) -> _Decision:
+def _decide(batch: _Batch, tables: LoadedTables, state: WorkspaceState) -> _Decision:
     """Execute the writes on the loaded rows. A refused write is undone."""
+    is_input = batch.ticket is None
     newest = state.newest
     answers: list[Answer] = []
     entries: list[Entry] = []
-    for write in writes:
+    for write in batch.writes:
         mark = tables.journal.mark()
-        answer = execute(write, tables, newest)
+        answer = execute(write, tables, newest, is_input=is_input)
         if isinstance(answer, Receipt):
             entries += answer.entries
             newest += len(answer.entries)

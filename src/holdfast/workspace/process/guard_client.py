@@ -13,9 +13,9 @@ cleans up nothing. Therefore several processes share the work:
 
 Failures: if the server dies, all connections close and each supervisor kills its tree. If the guard dies, its control
 pipe closes with the same effect, and the server starts another guard. If a supervisor dies, its processes are
-reparented to the guard, which kills them (`sweep`). If both die, the server searches for processes by tag (`guard_tag`)
-and cgroup; the result is then reported as unproven. Supervisors paused by a command with SIGSTOP are resumed repeatedly
-(`wake`).
+reparented to the guard, which kills them (`sweep`). If both die, the server searches for processes by tag
+(`process_tag`) and cgroup; the result is then reported as unproven. Supervisors paused by a command with SIGSTOP are
+resumed repeatedly (`wake`).
 
 Starting is synchronous: when `spawn` returns, the request is queued and the tree can be stopped.
 
@@ -43,7 +43,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.process.guard_tag import kill_cgroup, kill_tagged, new_tag, remove_cgroup, tag_of_tree
+from holdfast.workspace.process.process_tag import kill_cgroup, kill_tagged, new_tag, remove_cgroup, tag_of_tree
 
 __all__ = [
     "LOST",

@@ -11,7 +11,7 @@ import uvloop
 
 from holdfast.testing.gates import until
 from holdfast.workspace.process.command_process import Launch, Processes
-from holdfast.workspace.process.guard import Bounds, CannotStart, Command, Containment, Guard, Tree
+from holdfast.workspace.process.guard_client import Bounds, CannotStart, Command, Containment, Guard, Tree
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from trials.hostile_commands import new_token, start_shape, survivors
 from workspace.commands import guarded, line, run_line

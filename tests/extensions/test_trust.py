@@ -7,7 +7,7 @@ from e2e.home import written
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import SettingsLocations, locate_settings
 from holdfast.config.trust import TrustStore
-from holdfast.extensions.trusted_files import (
+from holdfast.extensions.trust import (
     combined_digest,
     find_trustable_files,
     grant_trust,
