@@ -225,7 +225,7 @@ class Recorder:
                 await self._apply(page)
             except StorageError:
                 # The batch is stored, so its callers need an answer, and the inputs precede it.
-                await asyncio.sleep(_READ_AGAIN_SECONDS)
+                await asyncio.sleep(_READ_RETRY_SECONDS)
         self._newest = max(last, self._newest)
 
     async def _apply(self, page: Sequence[tuple[int, bytes]]) -> None:
