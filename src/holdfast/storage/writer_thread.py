@@ -181,10 +181,7 @@ class Writer:
             self._probe("before")
             self._require_files()
             self._set_sync(full=any(job.sync for job in group))
-            self._connection.execute("BEGIN IMMEDIATE")
-            # A job that is alone needs no savepoint: if it fails, everything is rolled back.
-            alone = len(group) == 1
-            results = [group[0].work(self._connection)] if alone else [self._attempt(job) for job in group]
+            results = self._run_jobs(group)
             if any(job.erases for job in group):
                 self._connection.execute("INSERT OR IGNORE INTO upkeep (task) VALUES (?)", (_ERASE_TASK,))
             self._probe("executed")
@@ -211,6 +208,23 @@ class Writer:
             log_error(error)
             return _fail_all(group, StorageUnknown())
         return results
+
+    def _run_jobs(self, group: Sequence[Job[Any]]) -> list[object]:
+        """Begin a transaction and run the jobs in it. Raises the error of a job that is alone, and errors of the file.
+
+        Jobs rarely fail, and a savepoint makes SQLite copy each page that is changed after it: 24 accepts in as many
+        workspaces take a fifth longer with them. So the jobs run without, and only if one fails, all of them are
+        rolled back and run again, each in a savepoint.
+        """
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            return [job.work(self._connection) for job in group]
+        except Exception as error:
+            if len(group) == 1 or isinstance(error, FILE_ERRORS):
+                raise
+        self._roll_back()
+        self._connection.execute("BEGIN IMMEDIATE")
+        return [self._attempt(job) for job in group]
 
     def _require_files(self) -> None:
         """Raise `StorageDetached` before anything is written to files that the path no longer shows."""
