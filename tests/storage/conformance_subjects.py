@@ -15,7 +15,7 @@ from holdfast.testing.conformance import ManualClock, Subject
 from holdfast.testing.memory_ledger import MemoryLedger
 from storage.faulty_disk import FaultyDisk
 
-__all__ = ["SUBJECTS", "Make"]
+__all__ = ["SHARED_SUBJECTS", "SUBJECTS", "Make"]
 
 Make = Callable[[Path, Retention], AbstractAsyncContextManager[Subject]]
 
@@ -116,3 +116,5 @@ async def sqlite(folder: Path, retention: Retention) -> AsyncIterator[Subject]:
 
 
 SUBJECTS: dict[str, Make] = {"memory": memory, "sqlite": sqlite}
+SHARED_SUBJECTS = ("memory",)
+"""The kinds that implement `SharedLedger`."""

@@ -47,10 +47,10 @@ from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.memory_ledger import MemoryLedger
 
 LOWEST = {
-    "tables._INLINE_PROMPT_LIMIT": 0,
-    "tables._CACHEABLE_BYTES": 0,
+    "table_access._INLINE_PROMPT_LIMIT": 0,
+    "table_access._CACHEABLE_BYTES": 0,
     "data_directory.WAL_PAGES": 1,
-    "writer.WAL_PAGES": 1,
+    "writer_thread.WAL_PAGES": 1,
     "vacuum.SPARE_PAGES": 0,
     "vacuum._PAGES_PER_STEP": 1,
     "database.WAL_SIZE_LIMIT": 1,

@@ -41,6 +41,7 @@ __all__ = [
     "Entry",
     "FoldRun",
     "GrowMessage",
+    "Input",
     "MarkRead",
     "Operation",
     "PatchSession",
@@ -91,18 +92,24 @@ class CancelSession(msgspec.Struct, frozen=True):
 
 
 class CancelRun(msgspec.Struct, frozen=True):
-    """Mark one run for cancellation, unless it has ended. Refused: `unknown_run`."""
+    """Mark one run for cancellation, unless it has ended. Refused: `unknown_run`; `folded`, if it is an input of any
+    node.
+    """
 
     run_id: RunId
     by: str = ""
 
 
 class ClearQueue(msgspec.Struct, frozen=True):
-    """Mark the runs of a session that have neither started nor been folded, except those in `keep`."""
+    """Mark the runs of a session that have neither started nor been folded, except those in `keep`.
+
+    `keeps_next`: if no run of the session is active, except also the next one to start.
+    """
 
     session_id: SessionId
     keep: tuple[RunId, ...] = ()
     by: str = ""
+    keeps_next: bool = False
 
 
 class Reorder(msgspec.Struct, frozen=True):
@@ -132,7 +139,9 @@ class StartRun(msgspec.Struct, frozen=True):
 
 
 class FoldRun(msgspec.Struct, frozen=True):
-    """Fold a waiting run into the turn of `host`. Refused: `unknown_run`, `already_ended`, `already_started`."""
+    """Fold a waiting run into the turn of `host`. Refused: `unknown_run`, `already_ended`, `already_started`,
+    `must_cancel`.
+    """
 
     run_id: RunId
     host: RunId
@@ -147,7 +156,9 @@ class StepRun(msgspec.Struct, frozen=True):
 
 
 class EndRun(msgspec.Struct, frozen=True):
-    """Store the single end of a run: its row, then `run_complete`. Refused: `unknown_run`, `already_ended`."""
+    """Store the single end of a run: its row, then `run_complete`. Refused: `unknown_run`, `already_ended`,
+    `must_cancel` (a run with this mark that would complete or fail).
+    """
 
     run_id: RunId
     outcome: Outcome
@@ -257,6 +268,21 @@ Operation: TypeAlias = (
     | CloseRequest
 )
 
+Input: TypeAlias = (
+    Admit
+    | CancelSession
+    | CancelRun
+    | ClearQueue
+    | Reorder
+    | Redeliver
+    | CloseRequest
+    | CreateSession
+    | PatchSession
+    | DeleteSession
+    | PutMessage
+)
+"""Operations that any node may store, without owning the workspace. A message must belong to no run."""
+
 
 class Write(msgspec.Struct, frozen=True):
     """Operations that are applied together. With `sync` they are on disk before the result is returned."""
@@ -293,6 +319,8 @@ RefusalReason = Literal[
     "not_waiting",
     "already_closed",
     "busy",
+    "folded",
+    "must_cancel",
 ]
 
 

@@ -148,10 +148,12 @@ class Refused(Exception):
 class Context:
     """Collects the events and runs for the receipt of a write. Numbers follow `newest` without a gap."""
 
-    __slots__ = ("_covered", "_entries", "next_number", "tables")
+    __slots__ = ("_covered", "_entries", "is_input", "next_number", "tables")
 
-    def __init__(self, tables: Tables, newest: int) -> None:
+    def __init__(self, tables: Tables, newest: int, *, is_input: bool = False) -> None:
         self.tables = tables
+        self.is_input = is_input
+        """Whether a node stores the write without owning the workspace."""
         self.next_number = newest + 1
         """The number of the next event."""
         self._entries: list[Entry] = []

@@ -60,10 +60,10 @@ class Subject(Protocol):
         """Crash, and lose everything that was not synced."""
 
     def fail_next(self) -> None:
-        """Let the next commit fail without writing."""
+        """Let the next commit or input fail without writing."""
 
     def lose_next_answer(self) -> None:
-        """Let the next commit write and report an unknown result."""
+        """Let the next commit or input write and report an unknown result."""
 
 
 class Check(msgspec.Struct, frozen=True):
