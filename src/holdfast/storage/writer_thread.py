@@ -210,7 +210,7 @@ class Writer:
             return _fail_all(group, StorageUnknown())
         return results
 
-    def _run_jobs(self, group: Sequence[Job[Any]]) -> list[object]:
+    def _run_jobs(self, group: Sequence[WriteJob[Any]]) -> list[object]:
         """Begin a transaction and run the jobs in it. Raises the error of a job that is alone, and errors of the file.
 
         Jobs rarely fail, and a savepoint makes SQLite copy each page that is changed after it: with savepoints, 24
