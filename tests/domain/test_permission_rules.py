@@ -199,6 +199,13 @@ NAMING = [
     ("write(a)", "", 1, 1),
     ("fetch(https://a/)", "", 1, 1),
 ]
+
+
+def permit(text: str) -> Permit:
+    tool, action = text.split(":")
+    return Permit(tool, action, "", "", {})
+
+
 MATCHES: dict[str, tuple[Callable[[Rule, str], bool], list[tuple[str, str, int, int]]]] = {
     "command": (lambda rule, value: rule.fits_command(value.split()), COMMANDS),
     "open command": (lambda rule, value: rule.fits_command(value.split(), is_open=True), OPEN_COMMANDS),
@@ -206,7 +213,7 @@ MATCHES: dict[str, tuple[Callable[[Rule, str], bool], list[tuple[str, str, int, 
     "line": (Rule.fits_line, LINES),
     "path": (lambda rule, value: rule.fits_path("/w", value, "/h"), PATHS),
     "address": (lambda rule, value: rule.fits_address(parse_address(value) if value else None), ADDRESSES),
-    "tool": (lambda rule, value: rule.is_about(Permit(*value.split(":"), "", "", {})), TOOLS),
+    "tool": (lambda rule, value: rule.is_about(permit(value)), TOOLS),
     "naming": (lambda rule, _: rule.is_naming, NAMING),
 }
 

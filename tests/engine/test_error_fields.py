@@ -187,7 +187,7 @@ async def closed_request(close: Closing, *, is_question: bool) -> tuple[object, 
     await asyncio.wait([task])
     await harness.close()
     events = [event for _, event in harness.published.events]
-    notices = [
+    notices: list[object] = [
         event.change.object
         for event in events
         if isinstance(event, PermissionNotificationEvent | QuestionNotificationEvent)
@@ -243,6 +243,13 @@ def test_image_of_a_result_follows_it() -> None:
     assert (sent.data, sent.mime_type) == ("", "")
     assert sent.content == "seen\n[The image is in the message after the results.]"
     assert pictures.parts == (BinaryPart(Binary("tool-c1", "image/png", b"x")),)
+
+
+def test_image_of_a_result_is_left_out_for_a_model_that_cannot_see() -> None:
+    messages = (message("user", text_part("go")), message("assistant", call_part("c1"), id="a1"))
+    (sent,) = conversation((*messages, result_with_image("seen")), PLAIN)[-1].tool_results
+    assert (sent.data, sent.mime_type) == ("", "")
+    assert sent.content == "seen\n[An image was attached, but this model cannot see images.]"
 
 
 def test_call_that_was_cut_off_is_sent_as_finished() -> None:
