@@ -10,11 +10,20 @@ from engine.gated_harness import busy_harness, gated_model, slow_run_reads
 from holdfast.domain.errors import RunFolded, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Admit, Answer, CancelRun, CancelSession, EndRun, PatchSession, RemoveRun, Write
 from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import (
+    Admit,
+    Answer,
+    CancelRun,
+    CancelSession,
+    EndRun,
+    PatchSession,
+    RemoveRun,
+    Write,
+)
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.lifecycle import Shutdown
 from holdfast.engine.run_context import NoHooks
+from holdfast.engine.run_lifecycle import Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start

@@ -18,10 +18,10 @@ from holdfast.domain.approvals import (
 )
 from holdfast.domain.events import AgentNotice, PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import EndRun
 from holdfast.domain.messages import Binary, BinaryPart, Message, ToolResult, ToolResultPart
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Prompt
+from holdfast.domain.store_operations import EndRun
 from holdfast.domain.tools import Permit, QuestionBatch
 from holdfast.domain.usage import Usage
 from holdfast.engine import compaction

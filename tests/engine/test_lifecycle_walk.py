@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 from holdfast.domain.ids import RunId
 from holdfast.domain.runs import Delivery
-from holdfast.engine.lifecycle import (
+from holdfast.engine.run_lifecycle import (
     Accept,
     Cancel,
     CancelRun,

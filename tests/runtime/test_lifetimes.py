@@ -10,8 +10,8 @@ import pytest
 from holdfast.bus.bus import Subscription
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, WorkspaceClosing
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.runs import Prompt
+from holdfast.domain.store_operations import WorkspaceRecord
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.settings import EngineSettings

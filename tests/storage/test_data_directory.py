@@ -13,13 +13,13 @@ import apsw
 import pytest
 
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, DataDirectoryBusy, StorageError, StorageUnavailable
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner
 
 HOLDER = """
 import sys
 from pathlib import Path
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 ledger = SqliteLedger(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.read()

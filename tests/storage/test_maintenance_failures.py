@@ -8,9 +8,9 @@ import apsw
 import pytest
 
 from holdfast.domain.errors import StorageUnavailable
-from holdfast.domain.ledger import CreateSession
-from holdfast.storage import database, writer
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.domain.store_operations import CreateSession
+from holdfast.storage import database, writer_thread
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, session
 from holdfast.testing.gates import until
 
@@ -45,9 +45,9 @@ async def test_writer_survives_a_failing_vacuum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str, error: Exception
 ) -> None:
     caplog.set_level(logging.CRITICAL, "holdfast.storage")
-    monkeypatch.setattr(writer, "_IDLE_SECONDS", 0.001)
+    monkeypatch.setattr(writer_thread, "_IDLE_SECONDS", 0.001)
     vacuum = FailingVacuum(step, error)
-    monkeypatch.setattr(writer, "IncrementalVacuum", lambda: vacuum)
+    monkeypatch.setattr(writer_thread, "IncrementalVacuum", lambda: vacuum)
     ledger = SqliteLedger(tmp_path)
     async with asyncio.timeout(20):
         owner = await WorkspaceOwner.open(ledger)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.workspace.process.command_process import Launch, Processes
-from holdfast.workspace.process.guard import Bounds, Command, Containment, Guard, Tree, TreeEnd
+from holdfast.workspace.process.guard_client import Bounds, Command, Containment, Guard, Tree, TreeEnd
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import line
 

@@ -35,8 +35,8 @@ from holdfast.domain.events import (
     QuestionRequestEvent,
 )
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import Announce, Answer, CloseRequest, Receipt
 from holdfast.domain.messages import replace_surrogates
+from holdfast.domain.store_operations import Announce, Answer, CloseRequest, Receipt
 from holdfast.domain.tools import Permit, QuestionBatch, ToolContext
 from holdfast.engine.ports import Ledger, NewId
 from holdfast.engine.recorder import Recorder

@@ -3,7 +3,8 @@
 One engine serves one workspace. `dispatch` is synchronous: it calls `transition`, replaces the lane, cancels tasks for
 `Interrupt` and `Park` at once, and puts all other effects into the outbox of the session. An outbox is executed in
 order by a task of its own, outside of any run's task, so that no cancellation of a run reaches the writes that end it.
-Inputs (prompts, cancels, clears) are dispatched in the order of their numbers by the recorder.
+A `Spawn` that no other effect precedes needs no outbox. Inputs (prompts, cancels, clears) are dispatched in the order
+of their numbers by the recorder.
 """
 
 import asyncio
@@ -16,11 +17,25 @@ import msgspec
 from holdfast.domain.errors import Conflict, OwnerChanged, StorageError, UnknownRun
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
-from holdfast.domain.ledger import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
 from holdfast.engine.agent_loop import run_summary_turn, run_turn
-from holdfast.engine.lifecycle import (
+from holdfast.engine.message_factory import MessageFactory
+from holdfast.engine.ports import Clock, NewId
+from holdfast.engine.prompt_preparation import opening_message, prompt_message
+from holdfast.engine.recorder import Recorder
+from holdfast.engine.run_context import RunContext, StartSubagent
+from holdfast.engine.run_end import (
+    EndRetries,
+    announce_ends,
+    describe_end,
+    end_turn_operations,
+    end_waiting_run,
+    leading_ends,
+    minimal_end,
+)
+from holdfast.engine.run_lifecycle import (
     Effect,
     End,
     Enter,
@@ -36,20 +51,6 @@ from holdfast.engine.lifecycle import (
     StepBoundary,
     members,
     transition,
-)
-from holdfast.engine.message_factory import MessageFactory
-from holdfast.engine.ports import Clock, NewId
-from holdfast.engine.prompt_preparation import opening_message, prompt_message
-from holdfast.engine.recorder import Recorder
-from holdfast.engine.run_context import RunContext, StartSubagent
-from holdfast.engine.run_end import (
-    EndRetries,
-    announce_ends,
-    describe_end,
-    end_turn_operations,
-    end_waiting_run,
-    leading_ends,
-    minimal_end,
 )
 from holdfast.engine.titles import TitleGenerator
 from holdfast.engine.turn import Turn
@@ -346,7 +347,8 @@ class Engine:
         if turn.run.kind == "summary":
             await run_summary_turn(turn, self.run_context, briefing)
             return
-        self._titler.generate_for_first_prompt(turn, await opening_message(turn, self.run_context, briefing))
+        prompt = await opening_message(turn, self.run_context, briefing)
+        self._titler.generate_for_first_prompt(turn, prompt, briefing)
         await run_turn(turn, self.run_context, briefing, partial(self.boundary, session, run))
 
     async def _share_cost(self, turn: Turn, session: Session) -> None:
@@ -411,6 +413,10 @@ class Engine:
                 self.hold_for_ends(session)
         if session in self._outboxes:
             self._outboxes[session].append(effect)
+            return
+        if isinstance(effect, Spawn):
+            # No effect precedes it, and it writes nothing.
+            self._spawn(session, effect.run)
             return
         self._outboxes[session] = deque([effect])
         self._writing.start(self._execute_effects(session), name=f"outbox {session}")

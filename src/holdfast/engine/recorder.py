@@ -2,9 +2,10 @@
 
 Theory of operation. Storage never publishes and the bus never stores; the recorder does both. One batch of writes is
 committed at a time; writes that are put meanwhile form the next batch, so a slow disk makes batches larger instead of
-callers slower. After the commit, each write of the batch is completed in the order of its event numbers: `then` (which
-dispatches inputs to their lanes), the caller's future, publication. The order of publication and of dispatched inputs
-is therefore the order of numbers, in whatever order the waiting callers are resumed.
+callers slower. After the commit, each write of the batch is completed in the order of its event numbers, in one step of
+the event loop: `then` (which dispatches inputs to their lanes), then publication; the callers are resumed after that.
+The order of publication and of dispatched inputs is therefore the order of numbers, in whatever order the callers are
+resumed.
 
 A write has its place in the order from the moment it is put. It may carry a *hold*: a future that is done once another
 write that follows from it has been put, such as the end that a cancel causes. The batch is not committed before its
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
-from holdfast.domain.ledger import Answer, Operation, Receipt, WorkspaceRecord, Write
+from holdfast.domain.store_operations import Answer, Operation, Receipt, WorkspaceRecord, Write
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.tasks import TaskOwner
 
@@ -154,20 +155,18 @@ class Recorder:
             item.future.exception()
 
     def _complete(self, item: _Item, answer: Answer) -> None:
+        # The event loop resumes the caller after the callbacks, but before the tasks and subscribers that they wake.
+        if not item.future.done():
+            item.future.set_result(answer)
         try:
             if item.then is not None:
                 item.then(answer)
-            # The caller is resumed before the subscribers that the publication wakes.
-            if not item.future.done():
-                item.future.set_result(answer)
             if isinstance(answer, Receipt):
                 (item.announce or self._publish)(answer)
         except Exception as error:
             # An error in one callback must not keep the other callers from their answers.
             context = {"message": "publishing a stored write failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
-        if not item.future.done():
-            item.future.set_result(answer)
 
     def _publish(self, receipt: Receipt) -> None:
         self.outlet.publish(receipt.entries)

@@ -28,14 +28,14 @@ from holdfast.domain.events import (
     decode_event,
 )
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
-from holdfast.domain.ledger import Announce, DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome, Run
+from holdfast.domain.store_operations import Announce, DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
 from holdfast.engine.engine import Engine
 from holdfast.engine.history_repair import TurnEnd, repair, unanswered_calls
-from holdfast.engine.lifecycle import Accept
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.run_end import INTERRUPTED, last_answer, merge_messages, notify_hooks
+from holdfast.engine.run_lifecycle import Accept
 
 __all__ = ["RecoveryPlan", "UnansweredRequests", "plan_recovery", "recover"]
 

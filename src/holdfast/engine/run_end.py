@@ -9,13 +9,22 @@ import msgspec
 from holdfast.domain.errors import HoldfastError, ProviderError, StorageError, StorageUnavailable, Trouble
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, RunCompleteEvent, SessionEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import DeleteMessage, EndRun, Entry, Operation, PatchSession, PutMessage, Receipt, StartRun
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import (
+    DeleteMessage,
+    EndRun,
+    Entry,
+    Operation,
+    PatchSession,
+    PutMessage,
+    Receipt,
+    StartRun,
+)
 from holdfast.engine.history_repair import RepairedTurn, TurnEnd, repair, unanswered_calls
-from holdfast.engine.lifecycle import Effect, End
 from holdfast.engine.ports import Hooks, Outlet
+from holdfast.engine.run_lifecycle import Effect, End
 from holdfast.engine.turn import Turn
 
 __all__ = [

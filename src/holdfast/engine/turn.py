@@ -26,7 +26,11 @@ from holdfast.domain.events import (
     ToolOutputEvent,
 )
 from holdfast.domain.ids import MessageId, SessionId, ToolCallId
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
+from holdfast.domain.model_requests import ModelInfo, StreamPart, TextDelta
+from holdfast.domain.runs import PromptExpansion, Run
+from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import (
     DeleteMessage,
     GrowMessage,
     Operation,
@@ -37,10 +41,6 @@ from holdfast.domain.ledger import (
     StartRun,
     StepRun,
 )
-from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
-from holdfast.domain.model_requests import ModelInfo, StreamPart, TextDelta
-from holdfast.domain.runs import PromptExpansion, Run
-from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId, Outlet
 from holdfast.engine.recorder import Recorder

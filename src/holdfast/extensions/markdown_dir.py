@@ -19,7 +19,7 @@ from holdfast.atomic_files import MAX_FILE_SIZE, FileUnreadable, Signature, file
 from holdfast.domain.tools import Tool
 from holdfast.extensions.search_paths import SearchPath
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import read_within
 
 __all__ = ["CachedScan", "Layout", "MarkdownDirectory", "MarkdownFile", "ScannedExtension", "read_file_within"]

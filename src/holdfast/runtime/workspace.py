@@ -18,16 +18,16 @@ from holdfast.bus.bus import Bus
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.events import LiveEvent, MessagePart
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.messages import Message
+from holdfast.domain.store_operations import WorkspaceRecord
 from holdfast.engine.approvals import Approvals, Judge
 from holdfast.engine.engine import ActiveRuns, Engine
 from holdfast.engine.inputs import Inputs
-from holdfast.engine.lifecycle import Lane
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.recovery import RecoveryPlan, recover
 from holdfast.engine.run_context import NoHooks, RulesAllow, RunCleanup, RunContext, SubagentRegistry, SubagentType
+from holdfast.engine.run_lifecycle import Lane
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.subagents import SubagentRunner

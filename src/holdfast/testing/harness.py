@@ -16,10 +16,10 @@ from holdfast.domain.events import (
     RunCompleteEvent,
 )
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Entry
 from holdfast.domain.messages import FinishReason, Message, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Delivery, Prompt, Run
+from holdfast.domain.store_operations import Entry
 from holdfast.domain.tools import Tool
 from holdfast.engine.ports import Ledger, Model, Outlet
 from holdfast.engine.settings import EngineSettings
