@@ -29,7 +29,7 @@ from holdfast.engine.approvals import Approvals
 from holdfast.engine.history import conversation, shortened
 from holdfast.engine.settings import EngineSettings, Limits
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
-from holdfast.testing.gates import GatedLedger, start, until
+from holdfast.testing.gates import GatedLedger, GatedModel, start, until
 from holdfast.testing.harness import Harness
 from holdfast.testing.seeded_loop import in_virtual_time
 
@@ -86,6 +86,28 @@ async def test_error_of_a_failed_run(name: str, monkeypatch: pytest.MonkeyPatch)
     finish = (await harness.messages())[-1].finish
     assert finish is not None
     assert (finish.reason, finish.message, finish.details) == ("error", title, details)
+    await harness.close()
+
+
+@pytest.mark.parametrize("act", [Fail("no"), Say("words")], ids=["fails", "is cancelled"])
+async def test_a_summary_that_fails_adds_no_response(act: Fail | Say) -> None:
+    model = GatedModel(ScriptedModel([Step((Say("done"),)), Step((act,))]))
+    harness = await Harness.open(model)
+    await harness.prompt("go", "r1")
+    await harness.quiet()
+    before = await harness.messages()
+    model.before.shut()
+    model.before.reached.clear()
+    await harness.workspace.inputs.summarize(harness.session)
+    await model.before.reached.wait()
+    if isinstance(act, Say):
+        await harness.cancel()
+    model.before.open()
+    await harness.quiet()
+    assert harness.ends()[-1].outcome == ("cancelled" if isinstance(act, Say) else "failed")
+    added = (await harness.messages())[len(before) :]
+    assert all(message.is_summary_message for message in added)
+    assert not isinstance(act, Say) or not added
     await harness.close()
 
 
