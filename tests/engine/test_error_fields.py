@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.helpers import PLAIN, call_part, fixed_tool, message, text_part
+from engine.helpers import PLAIN, call_part, fixed_tool, message, sleep_virtual, text_part
 from holdfast.domain.approvals import (
     PermissionNotification,
     Question,
@@ -118,7 +118,7 @@ def test_reason_of_a_storage_failure_is_published_once() -> None:
         ledger.refused = (EndRun,)
         await harness.prompt("go", "r1")
         await until(lambda: harness.workspace.engine.storage_fails)
-        await asyncio.sleep(10)
+        await sleep_virtual(10)
         error = harness.workspace.engine.retries.error
         assert [notice for notice in harness.notices() if notice.type == "error"] == [
             AgentNotice("error", error=str(error))
