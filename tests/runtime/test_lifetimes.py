@@ -14,7 +14,6 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.store_operations import WorkspaceRecord
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.run_context import RunContext
-from holdfast.engine.run_lifecycle import Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
 from holdfast.runtime import server_services
@@ -154,17 +153,6 @@ async def _leave_a_waiting_run(fixture: LifetimeFixture) -> None:
     await server.close()
 
 
-<<<<<<< HEAD
-def _close_if_busy(opened: list[Workspace]) -> None:
-    for workspace in opened:
-        if workspace.is_busy():
-            # At once: the task of the run starts with the next iteration of the loop.
-            for session in tuple(workspace.engine._lanes):
-                workspace.engine.dispatch(session, Shutdown())
-
-
-=======
->>>>>>> main
 @pytest.mark.parametrize("fails", ["", "close one", "close two", "close server"])
 async def test_all_parts_are_closed_even_if_one_fails(fixture: LifetimeFixture, fails: str) -> None:
     server = fixture.server()
