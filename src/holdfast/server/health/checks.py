@@ -20,7 +20,7 @@ from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
 from holdfast.runtime.workspace_permissions import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
-from holdfast.storage.database import find_exposed_files
+from holdfast.storage.data_directory import find_exposed_files
 from holdfast.workspace.git.git_command import find_git
 from holdfast.workspace.process.piped_process import find_program
 from holdfast.workspace.process.process_tag import orphaned_processes

@@ -10,11 +10,12 @@ import asyncpg
 from holdfast.domain.errors import StorageError
 from holdfast.storage.postgres.asyncpg_errors import ERRORS, is_answer, read_error, unreachable, write_error
 
-__all__ = ["CONNECTIONS", "Connection", "Pool", "Row"]
+__all__ = ["CONNECTIONS", "CONNECT_SECONDS", "Connection", "Pool", "Row"]
 
 CONNECTIONS = 5
 """Connections for statements. LISTEN and the heartbeat of a cluster use one more each."""
 CONNECT_SECONDS = 5.0
+"""Maximum time to connect, or to wait for a free connection."""
 _STATEMENT_SECONDS = 10.0
 """Maximum time of a statement. A connection that was cut off without notice is given up after it."""
 

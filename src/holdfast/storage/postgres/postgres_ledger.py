@@ -117,8 +117,10 @@ class PostgresLedger(Reads):
         *,
         retention: Retention | None = None,
         now_ms: Callable[[], int] = _system_ms,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(pool)
+        self._on_close = on_close
         self._place = place
         self._retention = retention or Retention()
         self._now_ms = now_ms
@@ -130,8 +132,11 @@ class PostgresLedger(Reads):
     async def close(self) -> None:
         """Finish the submitted work, then close. Later calls raise `StorageUnavailable`."""
         self._is_closed = True
-        await self._tasks.drain()
-        await self.pool.close()
+        try:
+            await self._tasks.drain()
+            await self.pool.close()
+        finally:
+            self._on_close()
 
     async def problem(self) -> str:
         """Return why nothing can be stored, or an empty string."""

@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from holdfast.domain.errors import DatabaseTooNew
+from holdfast.domain.errors import StoreMisconfigured
 from holdfast.storage.postgres.connection_pool import Connection
 
 __all__ = ["SCHEMA_LOCK", "migrate", "newest_version"]
@@ -23,7 +23,7 @@ def newest_version() -> int:
 
 
 async def migrate(connection: Connection) -> None:
-    """Execute the pending migrations in one transaction. Raises `DatabaseTooNew` for a schema of a newer program, and
+    """Execute the pending migrations in one transaction. Raises `StoreMisconfigured` for a schema of a newer program and
     the errors of asyncpg.
     """
     version = await _version(connection)
@@ -33,7 +33,10 @@ async def migrate(connection: Connection) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", SCHEMA_LOCK)
         version = await _version(connection)
         if version > newest_version():
-            raise DatabaseTooNew("The database was written by a newer Holdfast: update this server.")
+            raise StoreMisconfigured(
+                f"The database of the store was written by a newer Holdfast (schema {version}, this one knows "
+                f"{newest_version()}): update this server."
+            )
         if version == 0:
             await _create_schema(connection)
         for number, script in _migrations():
