@@ -12,7 +12,6 @@ from holdfast.cli.fast_msgspec_import import load_msgspec, signals_blocked
 from holdfast.client.server_launcher import EXIT_ADDRESS_IN_USE, ListenAddresses, listen_addresses
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StoreMisconfigured, StoreUnreachable
 from holdfast.server.http.listen import AddressTaken, UnixListener, bind_first
-from holdfast.storage.postgres.store_address import check_argument
 
 __all__ = ["FLAGS", "VALUES", "ServeArgs", "run_server", "serve_fast"]
 
@@ -52,6 +51,8 @@ def run_server(args: ServeArgs) -> int:
     """Run the server until it stops. Returns the exit code."""
     try:
         if args.store:
+            from holdfast.storage.postgres.store_address import check_argument
+
             check_argument("--store", args.store)
         seconds = _seconds(args.wait)
         places = listen_addresses(args.host, args.data_dir, os.environ)

@@ -10,6 +10,11 @@ __all__ = ["SCHEMA_LOCK", "migrate", "newest_version"]
 SCHEMA_LOCK = 0x484C4446
 """Key of the advisory lock: the letters HLDF."""
 
+_HAS_VERSION = (
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = 'holdfast' AND c.relname = 'schema_version')"
+)
+
 
 def _migrations() -> list[tuple[int, str]]:
     """Return the numbers and the SQL of all migrations, in order."""
@@ -23,8 +28,9 @@ def newest_version() -> int:
 
 
 async def migrate(connection: Connection) -> None:
-    """Execute the pending migrations in one transaction. Raises `StoreMisconfigured` for a schema of a newer program and
-    the errors of asyncpg.
+    """Execute the pending migrations in one transaction.
+
+    Raises `StoreMisconfigured` for a schema of a newer program, and the errors of asyncpg.
     """
     version = await _version(connection)
     if version == newest_version():
@@ -47,7 +53,8 @@ async def migrate(connection: Connection) -> None:
 
 async def _version(connection: Connection) -> int:
     """Return the version of the schema, 0 if there is none."""
-    if await connection.fetchval("SELECT to_regclass('holdfast.schema_version') IS NULL"):
+    # Not to_regclass: after waiting for the lock it may still answer from a cache.
+    if not await connection.fetchval(_HAS_VERSION):
         return 0
     return int(await connection.fetchval("SELECT version FROM holdfast.schema_version"))
 
