@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from holdfast.domain.errors import StoreMisconfigured, StoreUnreachable
@@ -16,6 +18,7 @@ from holdfast.storage.postgres import open_store
 from holdfast.storage.postgres.open_store import open_pool
 from holdfast.storage.postgres.postgres_schema import newest_version
 from holdfast.storage.postgres.store_address import StoreAddress, address_of, check_argument
+from holdfast.storage.postgres.store_report import StoreReport, findings
 from postgres_server import PostgresServer, new_database, pgbouncer, postgres_server, shared_server
 
 SECRET = "sEcret-42"
@@ -243,3 +246,45 @@ async def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(StoreMisconfigured, match=r"pip install 'holdfast-agent\[postgres\]'"):
         await open_postgres(tmp_path, StoreAddress("postgresql://h/d"), 0)
+
+
+GOOD = StoreReport("d at h", "15.1", "on", is_fsync_on=True, standbys=(), latency_ms=0.4, has_transaction_pooler=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "severities", "text"),
+    [
+        ({}, ["ok"], "PostgreSQL 15.1, d at h; a round trip takes 0.4 ms"),
+        ({"is_fsync_on": False}, ["error"], "fsync is off"),
+        ({"synchronous_commit": "off"}, ["note"], "synchronous_commit is off"),
+        ({"standbys": (("one", "sync"),)}, ["ok"], "PostgreSQL"),
+        ({"standbys": (("one", "async"), ("two", "sync"))}, ["warning"], "one is asynchronous"),
+        ({"standbys": (("one", "sync"),), "synchronous_commit": "local"}, ["warning"], "no standby is asynchronous"),
+        ({"standbys": (("one", ""),)}, ["note"], "not visible"),
+        ({"has_transaction_pooler": True}, ["error"], "transaction mode"),
+        ({"latency_ms": 9.0}, ["warning"], "a round trip takes 9.0 ms"),
+    ],
+)
+def test_doctor_reports_the_state_of_the_store(changes: dict[str, Any], severities: list[str], text: str) -> None:
+    found = findings(msgspec.structs.replace(GOOD, **changes))
+    assert [item.severity for item in found] == severities
+    assert text in found[0].what
+
+
+async def test_report_describes_the_database(migrated: str) -> None:
+    pool = await open_pool(StoreAddress(migrated), 0)
+    report = await open_store.report_of(pool)
+    assert report.version.startswith(tuple("123456789"))
+    assert (report.synchronous_commit, report.is_fsync_on, report.standbys) == ("on", True, ())
+    assert not report.has_transaction_pooler
+    assert report.latency_ms > 0
+    await pool.close()
+
+
+async def test_writes_are_synced_although_the_role_is_set_up_otherwise(migrated: str) -> None:
+    name = migrated.partition("///")[2].partition("?")[0]
+    await _execute(migrated, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    pool = await open_pool(StoreAddress(migrated), 0)
+    assert (await pool.fetch("SHOW synchronous_commit"))[0][0] == "on"
+    assert (await open_store.report_of(pool)).synchronous_commit == "off"
+    await pool.close()

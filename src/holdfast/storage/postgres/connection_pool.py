@@ -58,20 +58,22 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 
 
 class Pool:
-    """Connections that are opened when they are needed. `options` are arguments of `asyncpg.connect`."""
+    """Connections that are opened when they are needed. `options` are arguments of `asyncpg.connect`, `shown` names the
+    database in messages.
+    """
 
-    def __init__(self, options: Mapping[str, Any], size: int = CONNECTIONS) -> None:
-        self._options = dict(options)
-        self._size = size
+    def __init__(self, options: Mapping[str, Any], shown: str = "") -> None:
+        self.options = dict(options)
+        self.shown = shown
         self._pool: Any = None
 
     async def open(self) -> None:
         """Open the first connection. Raises the errors of asyncpg."""
         self._pool = await asyncpg.create_pool(
-            **{"timeout": CONNECT_SECONDS, **self._options},
+            **{"timeout": CONNECT_SECONDS, **self.options},
             # A larger minimum starts a task that connects in the background.
             min_size=0,
-            max_size=self._size,
+            max_size=CONNECTIONS,
             connection_class=_Connection,
             command_timeout=_STATEMENT_SECONDS,
             init=_prepare,

@@ -15,12 +15,13 @@ from typing import Any
 import asyncpg
 
 from holdfast.domain.errors import StoreMisconfigured, StoreUnreachable
-from holdfast.storage.postgres.asyncpg_errors import ERRORS
+from holdfast.storage.postgres.asyncpg_errors import ERRORS, read_error
 from holdfast.storage.postgres.connection_pool import CONNECT_SECONDS, Connection, Pool
 from holdfast.storage.postgres.postgres_schema import migrate
 from holdfast.storage.postgres.store_address import StoreAddress
+from holdfast.storage.postgres.store_report import StoreReport
 
-__all__ = ["MIN_VERSION", "connect_options", "connected", "open_pool", "through_transaction_pooler"]
+__all__ = ["MIN_VERSION", "connect_options", "connected", "open_pool", "report_of", "through_transaction_pooler"]
 
 MIN_VERSION = 15
 _RETRY_SECONDS = 0.5
@@ -44,6 +45,11 @@ _REASONS: dict[str, str] = {
 """Sentences by SQLSTATE. Texts of PostgreSQL are translated, so they are never compared."""
 _TEMPORARY = ("08", "53", "57")
 """Classes of SQLSTATE that may pass: connection, resources, shutdown and start of the server."""
+_REPORT = (
+    "SELECT current_setting('server_version') AS version, current_setting('fsync') AS fsync,"
+    # The value before the connection was prepared.
+    " (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') AS synchronous_commit"
+)
 _log = logging.getLogger("holdfast.storage")
 
 
@@ -72,7 +78,7 @@ async def open_pool(address: StoreAddress, wait: float) -> Pool:
             async with connected(options) as connection:
                 await _check(connection, options)
                 await migrate(connection)
-            pool = Pool(options)
+            pool = Pool(options, address.shown)
             await pool.open()
             return pool
         except (*ERRORS, ValueError) as error:
@@ -153,3 +159,29 @@ async def through_transaction_pooler(connection: Connection, options: dict[str, 
         if await other.fetchval(seen) == mark:
             return True
         return bool(await connection.fetchval(seen) != mark)
+
+
+async def report_of(pool: Pool) -> StoreReport:
+    """Return the state of the database behind the pool. Raises `StorageError`."""
+    loop = asyncio.get_running_loop()
+    (row,) = await pool.fetch(_REPORT)
+    standbys = await pool.fetch("SELECT application_name, sync_state FROM pg_stat_replication ORDER BY 1")
+    times: list[float] = []
+    for _ in range(5):
+        began = loop.time()
+        await pool.fetch("SELECT 1")
+        times.append(loop.time() - began)
+    try:
+        async with connected(pool.options) as connection:
+            has_pooler = await through_transaction_pooler(connection, pool.options)
+    except ERRORS as error:
+        raise read_error(error) from None
+    return StoreReport(
+        shown=pool.shown,
+        version=row["version"],
+        synchronous_commit=row["synchronous_commit"],
+        is_fsync_on=row["fsync"] == "on",
+        standbys=tuple((item["application_name"] or "a standby", item["sync_state"] or "") for item in standbys),
+        latency_ms=1_000 * sorted(times)[2],
+        has_transaction_pooler=has_pooler,
+    )

@@ -36,6 +36,8 @@ from holdfast.storage.postgres.batch_keys import keys_of
 from holdfast.storage.postgres.connection_pool import Pool
 from holdfast.storage.postgres.ledger_reads import Reads, statements
 from holdfast.storage.postgres.loaded_tables import LoadedTables, WorkspaceState
+from holdfast.storage.postgres.open_store import report_of
+from holdfast.storage.postgres.store_report import StoreReport
 from holdfast.tasks import TaskOwner
 
 __all__ = ["PostgresLedger"]
@@ -145,6 +147,10 @@ class PostgresLedger(Reads):
         except StorageError as error:
             return str(error)
         return ""
+
+    async def report(self) -> StoreReport:
+        """Return the state of the database."""
+        return await report_of(self.pool)
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
         """Take over the workspace at `path` with a new epoch. Writes of earlier epochs are refused from now on."""
