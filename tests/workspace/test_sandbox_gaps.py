@@ -18,7 +18,7 @@ def test_reported_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     for has_network, version, filters, bubblewrap in cases:
         monkeypatch.setattr(sandbox, "landlock_version", lambda version=version: SCOPES_VERSION + version)
         monkeypatch.setattr(sandbox, "can_filter", lambda filters=filters: filters)
-        monkeypatch.setattr(sandbox, "_is_setuid", lambda program: program == "set-uid")
+        monkeypatch.setattr(sandbox, "_is_setuid", {"plain": False, "set-uid": True}.__getitem__)
         policy = SimpleNamespace(network=has_network, workspace="/w")
         gaps = Sandbox._gaps(cast(Any, SimpleNamespace(_bubblewrap=bubblewrap, policy=policy)))
         is_setuid = bubblewrap == "set-uid"
