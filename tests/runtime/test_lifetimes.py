@@ -14,7 +14,6 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.store_operations import WorkspaceRecord
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.run_context import RunContext
-from holdfast.engine.run_lifecycle import Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
 from holdfast.runtime import server_services
@@ -23,7 +22,7 @@ from holdfast.runtime.workspace import FixedServices
 from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.testing.gates import Gate, start
 
-STAGES = ("services", "run context", "can answer", "start")
+STEPS = ("services", "run context", "can answer", "start")
 
 
 class RequestedFailure(HoldfastError):
@@ -31,7 +30,7 @@ class RequestedFailure(HoldfastError):
 
 
 class BreakableServer(ServerServices):
-    """Fails at the requested stage, and records which services are open and which were closed."""
+    """Fails at the requested step, and records which services are open and which were closed."""
 
     def __init__(self, data_dir: Path) -> None:
         self.breaks: set[str] = set()
@@ -40,8 +39,8 @@ class BreakableServer(ServerServices):
         self.answers = Gate(is_open=True)
         super().__init__(data_dir)
 
-    def fail_at(self, stage: str) -> None:
-        if stage in self.breaks:
+    def fail_at(self, step: str) -> None:
+        if step in self.breaks:
             raise RequestedFailure
 
     def workspace_services(self, record: WorkspaceRecord, *_: object) -> Any:  # noqa: ANN401 - a stand-in
@@ -122,17 +121,17 @@ async def test_failed_server_construction_releases_the_directory(
         await fixture.assert_free()
 
 
-@pytest.mark.parametrize("stage", STAGES)
-async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, stage: str) -> None:
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, step: str) -> None:
     """The next request makes a new attempt."""
     await _leave_a_waiting_run(fixture)
     server = fixture.server()
-    server.breaks = {stage}
+    server.breaks = {step}
     for _ in range(2):
         with pytest.raises(RequestedFailure):
             await server.open_workspace(fixture.projects[0], unattended=True)
         assert server.open == []
-    assert server.closed == ([] if stage == "services" else ["one", "one"])
+    assert server.closed == ([] if step == "services" else ["one", "one"])
     server.breaks = set()
     workspace = await server.open_workspace(fixture.projects[0], unattended=True)
     assert server.open == [str(fixture.projects[0])]
@@ -154,17 +153,6 @@ async def _leave_a_waiting_run(fixture: LifetimeFixture) -> None:
     await server.close()
 
 
-<<<<<<< HEAD
-def _close_if_busy(opened: list[Workspace]) -> None:
-    for workspace in opened:
-        if workspace.is_busy():
-            # At once: the task of the run starts with the next iteration of the loop.
-            for session in tuple(workspace.engine._lanes):
-                workspace.engine.dispatch(session, Shutdown())
-
-
-=======
->>>>>>> main
 @pytest.mark.parametrize("fails", ["", "close one", "close two", "close server"])
 async def test_all_parts_are_closed_even_if_one_fails(fixture: LifetimeFixture, fails: str) -> None:
     server = fixture.server()
