@@ -87,9 +87,9 @@ def test_insecure_modes_are_reported_at_the_start(tmp_path: Path, caplog: pytest
     (tmp_path / DATABASE).chmod(0o620)
     with caplog.at_level(logging.WARNING, "holdfast.storage"):
         SqliteLedger(tmp_path).database.close()
-    said = [record.getMessage() for record in caplog.records]
-    assert [f"chmod 700 {tmp_path}" in said[0], f"chmod 600 {tmp_path / DATABASE}" in said[1]] == [True, True]
-    assert len(said) == 2
+    output = [record.getMessage() for record in caplog.records]
+    assert [f"chmod 700 {tmp_path}" in output[0], f"chmod 600 {tmp_path / DATABASE}" in output[1]] == [True, True]
+    assert len(output) == 2
 
 
 OWNERS: list[tuple[bytes, tuple[int, str] | None]] = [

@@ -16,7 +16,7 @@ from holdfast.cli.common import CommandError, DefaultGroup, report_errors, serve
 from holdfast.cli.serve import ServeArgs, run_server
 from holdfast.cli.server_connection import ServerConnection, sleep
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import locate
 from holdfast.client.sync_client import SyncClient
 from holdfast.client.version_check import end_of
@@ -166,7 +166,7 @@ def _listening_pid(path: str) -> int:
     """Return the process that listens at a unix socket, or 0 where the system does not show it."""
     if not path:
         return 0
-    with SyncClient(Address(path=path), timeout=1.0) as client:
+    with SyncClient(ServerAddress(path=path), timeout=1.0) as client:
         try:
             client.connect()
             return client.peer_pid()

@@ -66,7 +66,7 @@ class MarkdownDirectory(Generic[T]):
                 remaining -= seen[2] if seen is not None else 0
                 if remaining < 0:
                     too_much = MarkdownFile(
-                        path, name, folder, error="the directories contain more than is read: remove some files."
+                        path, name, folder, error="the directories contain more files than are read: remove some."
                     )
                     cache[path, folder] = (None, self._read(too_much))
                     continue
@@ -103,7 +103,7 @@ def read_file_within(path: str, within: str) -> bytes:
     except OSError as error:
         raise FileUnreadable(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
     if len(data) > MAX_FILE_SIZE:
-        raise FileUnreadable(f"{path} is larger than {MAX_FILE_SIZE // 1024} KiB: that is no configuration.")
+        raise FileUnreadable(f"{path} is larger than {MAX_FILE_SIZE // 1024} KiB, the limit.")
     return data
 
 

@@ -25,19 +25,26 @@ T = TypeVar("T")
 class Connection(Protocol):
     """The methods of an asyncpg connection that are used here: the package has no complete types."""
 
-    async def fetch(self, statement: str, *arguments: object) -> list[Row]: ...
+    async def fetch(self, statement: str, *arguments: object) -> list[Row]:
+        """Execute a query and return its rows."""
 
-    async def fetchrow(self, statement: str, *arguments: object) -> Row | None: ...
+    async def fetchrow(self, statement: str, *arguments: object) -> Row | None:
+        """Execute a query and return its first row, or None."""
 
-    async def fetchval(self, statement: str, *arguments: object) -> Any: ...  # noqa: ANN401
+    async def fetchval(self, statement: str, *arguments: object) -> Any:  # noqa: ANN401
+        """Execute a query and return the first value of its first row."""
 
-    async def execute(self, statement: str, *arguments: object) -> str: ...
+    async def execute(self, statement: str, *arguments: object) -> str:
+        """Execute a statement and return its status."""
 
-    def transaction(self) -> AbstractAsyncContextManager[object]: ...
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        """Return a context manager that runs a transaction."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connection after the current query."""
 
-    def terminate(self) -> None: ...
+    def terminate(self) -> None:
+        """Close the connection immediately."""
 
 
 _PREPARE = (
