@@ -27,6 +27,7 @@ PURE = (
     "bus/backlog.py",
     "client/view.py",
     "client/events.py",
+    "cluster/lease.py",
     "config/merge.py",
     "config/validate.py",
     "http11/client_messages.py",
