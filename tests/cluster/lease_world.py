@@ -127,7 +127,8 @@ class Views:
         """Return the number of a view, with old times made equal."""
         view = _shifted(view, 0.0)
         key = tuple(
-            tuple(sorted(value.items())) if isinstance(value, dict) else value for value in msgspec.structs.astuple(view)
+            tuple(sorted(value.items())) if isinstance(value, dict) else value
+            for value in msgspec.structs.astuple(view)
         )
         number = self._numbers.setdefault(key, len(self.all))
         if number == len(self.all):
@@ -323,12 +324,12 @@ class Worlds:
                     yield f"{name} tools of {workspace}", self._apply(world, index, event, event)
 
     def _take_turn(self, world: World, index: int, *, reaches: bool) -> Iterator[Step]:
-        """Yield both orders; only one for the last node, which keeps the number of states small."""
+        """Yield the orders within a turn. Few of them keep the number of states small: without turns all are walked."""
         after = self._beat(world, index, reaches=reaches)
         if self._is_member(after.machines[index]):
             after = self._read(after, index, reaches=reaches)
         yield f"{NAMES[index]} heartbeat, read", after
-        if index == len(NAMES) - 1:
+        if index > 0 or not self._kinds & {"pause", "kill", "slow", "blip"}:
             return
         after = self._read(world, index, reaches=reaches)
         if self._is_member(after.machines[index]):
@@ -350,15 +351,15 @@ class Worlds:
 
     def _end(self, world: World, index: int) -> Iterator[Step]:
         view = self.views.all[world.machines[index].view]
-        for place, workspace in enumerate(WORKSPACES):
+        for place, workspace in enumerate(WORKSPACES[:1]):
             held = view.held.get(workspace)
-            if held is not None and held.releasing is None and held.tools_from is None:
+            if held is not None and held.releasing is None and held.tools_from is None and index < len(NAMES) - 1:
                 stopped = _with(world, index, world.machines[index]._replace(
                     tools=world.machines[index].tools & ~(1 << place)))  # fmt: skip
                 newest = None if view.phase == "draining" else 0
                 event = Idle(workspace, held.epoch, newest)
                 yield f"{NAMES[index]} idle {workspace}", self._apply(stopped, index, event, event)
-        if view.phase == "member" and index == 0:
+        if view.phase == "member" and index == 0 and not world.machines[1].tools & 1:
             yield f"{NAMES[index]} drains", self._apply(world, index, Drain(), "drain")
         for place, space in enumerate(world.spaces):
             if space.owner is None and not space.wanted:
@@ -368,24 +369,10 @@ class Worlds:
         for index, machine in enumerate(world.machines):
             if machine.condition != "up":
                 continue
-            for kind, condition in (("pause", "paused"), ("cut", "cut"), ("kill", "dead")):
-                if kind in self._kinds:
-                    hit = machine._replace(condition=condition, excused=True)
-                    after = _with(world, index, hit)
-                    if kind == "kill":
-                        dead = Machine(self.views.number(View(TIMING, PLACE)), condition, excused=True)
-                        after = _with_node(_with(world, index, dead), index, world.nodes[index]._replace(lock=False))
-                    yield self._fault(kind, index, after)
-            if "lock" in self._kinds and world.nodes[index].lock:
-                # The node may notice it later.
-                lost = _with_node(world, index, world.nodes[index]._replace(lock=False))
-                lost = _with(lost, index, machine._replace(excused=True))
-                yield self._fault("lock", index, lost)
-                yield self._fault("lock", index, self._lose_listener(lost, index))
-            if "reply" in self._kinds and machine.requests and world.database == "up":
-                yield self._fault("reply", index, self._request(world, index, reaches=True, is_lost=True))
-            if "slow" in self._kinds and not machine.has_beaten and self._is_member(machine):
-                yield self._fault("slow", index, self._send_slowly(world, index))
+            if index == len(NAMES) - 1 and self._kinds & {"cut", "lock"}:
+                # The last node owns nothing; pauses and kills of such a node are walked.
+                continue
+            yield from self._fail_machine(world, index)
         if "outage" in self._kinds and world.database == "up":
             stopped = world._replace(database="stopped")
             for index in range(len(NAMES)):
@@ -395,6 +382,26 @@ class Worlds:
             yield self._fault("outage", -1, stopped)
         if "blip" in self._kinds and world.database == "up":
             yield self._fault("blip", -1, world._replace(database="unreachable"))
+
+    def _fail_machine(self, world: World, index: int) -> Iterator[Step]:
+        machine = world.machines[index]
+        for kind, condition in (("pause", "paused"), ("cut", "cut"), ("kill", "dead")):
+            if kind in self._kinds:
+                hit = machine._replace(condition=condition, excused=True)
+                after = _with(world, index, hit)
+                if kind == "kill":
+                    dead = Machine(self.views.number(View(TIMING, PLACE)), condition, excused=True)
+                    after = _with_node(_with(world, index, dead), index, world.nodes[index]._replace(lock=False))
+                yield self._fault(kind, index, after)
+        if "lock" in self._kinds and world.nodes[index].lock:
+            # The node notices it at any later moment of the tick, or when it cannot read.
+            lost = _with_node(world, index, world.nodes[index]._replace(lock=False))
+            lost = _with(lost, index, machine._replace(excused=True))
+            yield self._fault("lock", index, lost)
+        if "reply" in self._kinds and machine.requests and world.database == "up":
+            yield self._fault("reply", index, self._request(world, index, reaches=True, is_lost=True))
+        if "slow" in self._kinds and not machine.has_beaten and self._is_member(machine):
+            yield self._fault("slow", index, self._send_slowly(world, index))
 
     def _fault(self, kind: str, index: int, world: World) -> Step:
         name = kind if index < 0 else f"{kind} {NAMES[index]}"
