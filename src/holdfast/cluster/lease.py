@@ -253,7 +253,7 @@ def _listen(view: View, _: Listening) -> Step:
 
 
 def _lose_listener(view: View, event: ListenLost) -> Step:
-    return replace(_discard(view), listens=False, lost=event.now), (Freeze(),)
+    return replace(view, listens=False, lost=event.now), (Freeze(),)
 
 
 def _forget_listener(view: View, _: ListenLost) -> Step:
