@@ -15,7 +15,7 @@ from bench.figures import Figure, Goal
 from holdfast.bus.bus import Bus
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, SessionId, WorkspaceId
-from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.domain.store_operations import WorkspaceRecord
 
 __all__ = ["measure"]
 

@@ -17,7 +17,7 @@ from bench.figures import Figure
 from bench.in_process import directory
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import MarkRead, Operation, Receipt
+from holdfast.domain.store_operations import MarkRead, Operation, Receipt
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.registry import BuiltinTools
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope

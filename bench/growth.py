@@ -17,9 +17,9 @@ from bench.recovery import EVENTS_PER_TURN, stored_session
 from bench.repositories import LARGE_FILES, copy_small, large
 from bench.servers import DATA, Provider, ServerProcess, served, served_floor
 from bench.turn_rows import Samples, Subject, alternate, measure_turns
-from holdfast.domain.ledger import Write
+from holdfast.domain.store_operations import Write
 from holdfast.runtime.workspace import SystemClock
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 
 __all__ = ["measure_large_repository", "measure_length", "measure_stored_sessions", "measure_workspaces"]
 

@@ -16,9 +16,9 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.engine.ports import Model
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import close_connections
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.pydantic_ai import PydanticModel
+from holdfast.providers.shared_http_clients import close_connections
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate
 from model_server.script import Reply, Say

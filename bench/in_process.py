@@ -12,13 +12,13 @@ import apsw
 from bench.repositories import temporary_directory
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Entry
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, TextDelta
+from holdfast.domain.store_operations import Entry
 from holdfast.engine.ports import Models, Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
 from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.storage.vacuum import WAL_SIZE_LIMIT
 
 __all__ = [

@@ -32,8 +32,8 @@ from holdfast.domain.runs import Prompt
 from holdfast.domain.settings import Selection
 from holdfast.http11.sse import frame
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import close_connections
 from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.shared_http_clients import close_connections
 from holdfast.tasks import TaskOwner
 
 __all__ = ["measure"]

@@ -14,14 +14,14 @@ import uvloop
 from bench.figures import Figure
 from bench.in_process import HeldModels, directory
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun, Write
 from holdfast.domain.messages import Finish, FinishPart, Text, TextPart
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun, Write
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.runtime.workspace import FixedServices, SystemClock, new_id, open_workspace
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 
 __all__ = ["EVENTS_PER_TURN", "measure", "stored_session"]
 

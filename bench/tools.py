@@ -16,7 +16,7 @@ import uvloop
 
 from bench.figures import Figure, Goal, ratio_of_medians
 from holdfast.workspace.process.command_process import Launch, Processes
-from holdfast.workspace.process.guard import Containment, Guard
+from holdfast.workspace.process.guard_client import Containment, Guard
 from trials.hostile_commands import start_shape, survivors
 
 __all__ = ["measure"]
@@ -29,7 +29,7 @@ _SERVER = """
 import asyncio, sys
 from pathlib import Path
 from trials.hostile_commands import start_shape
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.process.command_process import Processes
 
 async def main():

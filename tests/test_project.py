@@ -24,7 +24,7 @@ PURE = (
     "protocol/*.py",
     "permissions/*.py",
     "storage/operations/*.py",
-    "bus/backlog.py",
+    "bus/shared_backlog.py",
     "client/view.py",
     "client/events.py",
     "cluster/lease.py",
@@ -34,10 +34,10 @@ PURE = (
     "http11/sse.py",
     "engine/history.py",
     "engine/history_repair.py",
-    "engine/lifecycle.py",
+    "engine/run_lifecycle.py",
     "engine/response_builder.py",
     "engine/retries.py",
-    "extensions/lsp/server_lifecycle.py",
+    "extensions/lsp/server_state_machine.py",
     "server/presence.py",
     "server/streams/crush_stream.py",
     "server/web/web_auth.py",
@@ -192,7 +192,7 @@ def test_the_guide_stays_short() -> None:
 
 
 def test_modules_stay_short() -> None:
-    limits = {PACKAGE / "engine/lifecycle.py": 320}
+    limits = {PACKAGE / "engine/run_lifecycle.py": 330}
     lengths = {module: len(module.read_text().splitlines()) for module in MODULES}
     assert not {name_of(module): length for module, length in lengths.items() if length > limits.get(module, 600)}
 
@@ -400,9 +400,9 @@ def test_packages_have_docstrings() -> None:
 
 
 def test_number_of_modules_is_limited() -> None:
-    """Fragments of one subject share a module: decision 32."""
+    """Fragments of one subject share a module: decision 32. The limit grew with the second store: decision 35."""
     modules = [path for path in MODULES if path.name != "__init__.py" and PACKAGE / "testing" not in path.parents]
-    assert len(modules) <= 360
+    assert len(modules) <= 400
 
 
 # Start-up
@@ -442,9 +442,8 @@ def test_server_responds_before_it_is_fully_imported() -> None:
 
 
 def test_server_imports_no_unneeded_modules() -> None:
-    script = (
-        "from holdfast.cli.msgspec_import import load_msgspec\nload_msgspec()\nimport uvloop, holdfast.server.serve"
-    )
+    load = "from holdfast.cli.fast_msgspec_import import load_msgspec\nload_msgspec()\n"
+    script = load + "import uvloop, holdfast.server.serve"
     loaded = loaded_by(script)
     assert not loaded & {"click", "rich", "uvicorn", "typing_extensions", "pydantic_ai", "httpx2", "openai"}
     assert len(loaded) < 520, f"{len(loaded)} modules"

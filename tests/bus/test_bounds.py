@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from holdfast.bus.backlog import Backlog, ReaderCut, SlowReaderPolicy, _Ring
 from holdfast.bus.frames import Frame
+from holdfast.bus.shared_backlog import Backlog, ReaderCut, SlowReaderPolicy, _Ring
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -24,8 +24,8 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import MessageId, SessionId, ToolCallId
-from holdfast.domain.ledger import Entry
 from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.store_operations import Entry
 
 SESSION, MESSAGE = SessionId("s"), MessageId("m")
 ENVELOPE = 160

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bus.folding_reader import FoldingReader
-from holdfast.bus.backlog import SlowReaderPolicy
 from holdfast.bus.bus import Bus, Subscription
 from holdfast.bus.frames import Gap, GapEvent, Hello, HelloEvent
+from holdfast.bus.shared_backlog import SlowReaderPolicy
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.event_erasure import redact_session
 from holdfast.domain.events import (
@@ -27,8 +27,8 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Entry, WorkspaceRecord
 from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.store_operations import Entry, WorkspaceRecord
 from holdfast.engine.ports import Outlet
 from holdfast.tasks import TaskOwner
 from holdfast.testing.conformance import session as stored_session

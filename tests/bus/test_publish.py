@@ -21,8 +21,8 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import MessageId
-from holdfast.domain.ledger import Entry
 from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.store_operations import Entry
 from holdfast.testing.conformance import run
 from holdfast.testing.conformance import session as stored_session
 

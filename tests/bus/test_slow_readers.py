@@ -9,8 +9,8 @@ import pytest
 
 from bus.folding_reader import FoldingReader
 from holdfast.bus import frames as frames_module
-from holdfast.bus.backlog import ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Bus
+from holdfast.bus.shared_backlog import ReaderCut, SlowReaderPolicy
 from holdfast.domain.events import (
     Change,
     Event,
@@ -24,8 +24,8 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Entry, WorkspaceRecord
 from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.store_operations import Entry, WorkspaceRecord
 
 SESSION, MESSAGE = SessionId("s"), MessageId("m")
 

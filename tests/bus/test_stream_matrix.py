@@ -10,9 +10,9 @@ import pytest
 
 from bus.folding_reader import FoldingReader
 from bus.test_bus import SESSION, BusHarness, settle
-from holdfast.bus.backlog import ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame, GapEvent, HelloEvent
+from holdfast.bus.shared_backlog import ReaderCut, SlowReaderPolicy
 from holdfast.domain.events import AgentEvent, AgentNotice, Change
 
 FRAMES = (1, 2, 4, 4096)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cli.isolated_home import IsolatedHome
-from holdfast.install_hint import DISTRIBUTION, FOREIGN_DISTRIBUTION, install_command
+from holdfast.distribution_names import DISTRIBUTION, FOREIGN_DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OWN_TEXTS = (Path(__file__).name, "install_hint.py")
+OWN_TEXTS = (Path(__file__).name, "distribution_names.py")
 """Files that have to name the other project's distribution."""
 
 _INSTALLER = re.compile(
@@ -109,7 +109,7 @@ def test_an_overwritten_package_is_a_one_line_error(tmp_path: Path) -> None:
     package = tmp_path / "holdfast"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    for name in ("cli", "domain", "client", "install_hint.py"):
+    for name in ("cli", "domain", "client", "distribution_names.py"):
         (package / name).symlink_to(ROOT / "src/holdfast" / name)
     call = "import sys; sys.path.insert(0, sys.argv.pop(1)); from holdfast.cli.main import main; main()"
     done = subprocess.run(

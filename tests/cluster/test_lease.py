@@ -34,6 +34,7 @@ from holdfast.cluster.lease_events import (
     Observed,
     OwnershipLost,
     Read,
+    ReadAt,
     ReadFailed,
     Release,
     Released,
@@ -95,6 +96,15 @@ def other(heartbeat: int = 1, *, listens: bool = True) -> Row:
 
 def evictions(effects: Iterable[Effect]) -> list[Effect]:
     return [effect for effect in effects if isinstance(effect, Evict)]
+
+
+def test_a_lock_that_is_lost_with_the_last_heartbeat_is_a_hint() -> None:
+    """The read that shows the last heartbeat may be the first one that shows that the lock is gone."""
+    subject = Subject()
+    subject.read(0.0, other=other(1))
+    subject.read(0.75, other=other(2, listens=False))
+    assert subject.read(1.5, other=other(2, listens=False)) == (ReadAt(ME, 1.75),)
+    assert evictions(subject.read(1.75, other=other(2, listens=False))) == [Evict(ME, OTHER, 2, by_hint=True)]
 
 
 def test_a_heartbeat_counts_from_when_it_was_sent() -> None:
@@ -159,7 +169,8 @@ def test_a_gap_between_reads_discards_observations() -> None:
 def test_a_node_past_its_deadline_evicts_and_claims_nothing() -> None:
     subject = Subject()
     for now in (0.0, 1.0, 2.0, 3.0):
-        assert not subject.read(now, other=other(), wanted=1 if now == 3.0 else 0)
+        effects = subject.read(now, other=other(), wanted=1 if now == 3.0 else 0)
+        assert not [effect for effect in effects if isinstance(effect, Evict | Claim)]
     subject.beat(3.1)
     assert len(subject.read(3.2, other=other(), wanted=1)) == 2
 

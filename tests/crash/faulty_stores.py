@@ -7,9 +7,9 @@ import msgspec
 
 from crash.workspace import Disk, Killer, Lifetime
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import Answer, CancelSession, Receipt, StartRun, WorkspaceRecord, Write
+from holdfast.domain.store_operations import Answer, CancelSession, Receipt, StartRun, WorkspaceRecord, Write
 from holdfast.engine.ports import Ledger
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 from holdfast.testing.memory_ledger import MemoryLedger
 

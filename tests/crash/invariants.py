@@ -21,7 +21,7 @@ from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import Message, TextPart, ToolCallPart
 from holdfast.domain.runs import Outcome, Run
-from holdfast.storage.ledger import WorkspaceTables
+from holdfast.storage.sqlite_ledger import WorkspaceTables
 from holdfast.testing.conversation_validity import problems_of_session
 
 __all__ = ["DiskState", "Evidence", "JournalEntries", "problems", "read_disk_state", "read_journal"]

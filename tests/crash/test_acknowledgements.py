@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import Admit, Answer, ClearQueue, Write
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import Admit, Answer, ClearQueue, Write
 from holdfast.engine.run_context import NoHooks
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tasks import TaskOwner

@@ -20,17 +20,17 @@ from holdfast.domain.approvals import GrantAction, Verdict
 from holdfast.domain.events import LiveEvent, RunCompleteEvent
 from holdfast.domain.files import ReadMark, UndoRequest
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.ledger import Answer, Entry, MarkRead, Operation, Receipt, Write
 from holdfast.domain.messages import Message, TextPart
 from holdfast.domain.model_requests import FinishedPart, ModelInfo, ModelRequest, StepFinish, StreamPart
 from holdfast.domain.runs import Delivery, Prompt
+from holdfast.domain.store_operations import Answer, Entry, MarkRead, Operation, Receipt, Write
 from holdfast.domain.tools import Permit, Tool, ToolContext, ToolOutcome
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Act, Call, Fail, Say, ScriptedModel, Step, Think
 from holdfast.runtime.workspace import FixedServices, SystemClock, Workspace, open_workspace
-from holdfast.storage.ledger import SqliteLedger, WorkspaceTables
+from holdfast.storage.sqlite_ledger import SqliteLedger, WorkspaceTables
 from holdfast.testing.conversation_validity import problems_of_request
 from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, counting_ids

@@ -1,8 +1,8 @@
 """Harnesses whose model or store waits for the test."""
 
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import Briefing, RunRecord
 from holdfast.domain.model_requests import ModelRequest
+from holdfast.domain.store_operations import Briefing, RunRecord
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedModel
 from holdfast.testing.harness import Harness

@@ -9,7 +9,6 @@ import msgspec
 
 from holdfast.domain.events import Event, MessageDelta, MessagePart, encode_event
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.ledger import Answer, Operation, Write
 from holdfast.domain.messages import (
     Finish,
     FinishPart,
@@ -28,6 +27,7 @@ from holdfast.domain.messages import (
 )
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Answer, Operation, Write
 from holdfast.domain.tools import Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price
 from holdfast.engine.ports import Model

@@ -12,8 +12,8 @@ from holdfast.domain.approvals import PermissionRequest, Question, QuestionAnswe
 from holdfast.domain.errors import PermissionDenied, StorageUnavailable
 from holdfast.domain.events import PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import CloseRequest
 from holdfast.domain.runs import Prompt
+from holdfast.domain.store_operations import CloseRequest
 from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.settings import EngineSettings, Limits

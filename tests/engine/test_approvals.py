@@ -30,9 +30,9 @@ from holdfast.domain.events import (
     decode_event,
 )
 from holdfast.domain.ids import RunId, SessionId, ToolCallId, WorkspaceId
-from holdfast.domain.ledger import Answer, CloseRequest, Write
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
+from holdfast.domain.store_operations import Answer, CloseRequest, Write
 from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.approvals import check_answers, find_batch, subject_of
 from holdfast.engine.recovery import UnansweredRequests

@@ -7,8 +7,8 @@ import pytest
 from engine.gated_harness import echo, gated_model, slow_run_reads, wait_for_request
 from holdfast.domain.errors import WorkspaceClosing
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import EndRun, Refusal
-from holdfast.engine.lifecycle import Cancel, Head
+from holdfast.domain.store_operations import EndRun, Refusal
+from holdfast.engine.run_lifecycle import Cancel, Head
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool
 from holdfast.testing.harness import Harness

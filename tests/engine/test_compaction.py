@@ -5,9 +5,9 @@ import pytest
 from engine.helpers import PATIENT, fixed_tool, info, session_of, texts_of
 from holdfast.domain.errors import SessionBusy
 from holdfast.domain.events import MessageEvent
-from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import text_of
 from holdfast.domain.sessions import SessionPatch, Todo
+from holdfast.domain.store_operations import PatchSession
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.compaction import is_nearly_full

@@ -9,10 +9,10 @@ import pytest
 from engine.helpers import fixed_tool, sleep_virtual
 from engine.priced_models import Meter, MeteredModel, Part, Script, Wait, failing_response, priced_response, usage_of
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
-from holdfast.domain.ledger import EndRun, PatchSession, PutMessage
 from holdfast.domain.model_requests import ModelRequest, UsagePart
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import EndRun, PatchSession, PutMessage
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import cost_of
 from holdfast.engine.retries import RetryPolicy

@@ -8,11 +8,11 @@ from engine.helpers import PLAIN, fixed_tool, results_of, sleep_virtual, texts_o
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import NotWaiting, StorageUnavailable, UnknownSession
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import PatchSession, Redeliver, Reorder
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.runs import Prompt
 from holdfast.domain.sessions import SessionPatch, Todo
+from holdfast.domain.store_operations import PatchSession, Redeliver, Reorder
 from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.run_context import SubagentType
 from holdfast.engine.settings import EngineSettings

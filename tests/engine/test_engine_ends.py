@@ -9,11 +9,11 @@ from engine.gated_harness import busy_harness
 from holdfast.domain.errors import StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import AgentEvent, MessageEvent, RunCompleteEvent, RunEvent, SessionEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import EndRun, Entry
 from holdfast.domain.model_requests import ModelRequest, StreamPart
+from holdfast.domain.store_operations import EndRun, Entry
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.lifecycle import Cancel, Head
 from holdfast.engine.run_end import INTERRUPTED
+from holdfast.engine.run_lifecycle import Cancel, Head
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, until

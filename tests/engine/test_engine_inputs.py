@@ -9,10 +9,10 @@ from engine.helpers import sleep_virtual
 from holdfast.domain.errors import SessionBusy, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import Admit, EndRun, FoldRun, RemoveRun, StartRun
 from holdfast.domain.model_requests import ModelRequest
+from holdfast.domain.store_operations import Admit, EndRun, FoldRun, RemoveRun, StartRun
 from holdfast.domain.tools import ToolContext, ToolOutcome
-from holdfast.engine.lifecycle import Accept, Cancel, Head, Lane, Refuse, Shutdown
+from holdfast.engine.run_lifecycle import Accept, Cancel, Head, Lane, Refuse, Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, GatedTool, SimpleTool, settle_down, start, until

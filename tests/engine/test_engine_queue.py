@@ -5,9 +5,9 @@ import pytest
 from engine.gated_harness import busy_harness
 from holdfast.domain.errors import NotWaiting, RunFolded, UnknownRun
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import Redeliver, Reorder
 from holdfast.domain.model_requests import ModelRequest
-from holdfast.engine.lifecycle import members
+from holdfast.domain.store_operations import Redeliver, Reorder
+from holdfast.engine.run_lifecycle import members
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedLedger, GatedModel, GatedTool, start, until
 from holdfast.testing.harness import Harness

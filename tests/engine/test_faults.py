@@ -10,8 +10,8 @@ from engine import priced_models
 from engine.gated_harness import busy_harness
 from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
 from holdfast.domain.model_requests import ModelRequest
+from holdfast.domain.store_operations import Answer, EndRun, PatchSession, Refusal, Write
 from holdfast.engine import run_end
 from holdfast.engine.run_end import INTERRUPTED
 from holdfast.engine.settings import EngineSettings

@@ -28,9 +28,10 @@ async def test_yolo_does_not_skip_a_forced_request(action: str) -> None:
     assert asks.permissions[0].insists
     assert scenario.ran == []
     await asks.grant(asks.permissions[0].id, "allow" if action == "allow" else "deny")
-    await until(lambda: bool(asks.questions) and not asks.permissions)
-    assert scenario.ran == ([run.run_id] if action == "allow" else [])
+    ran = [run.run_id] if action == "allow" else []
+    await until(lambda: bool(asks.questions) and not asks.permissions and scenario.ran == ran)
     await harness.close()
+    assert scenario.ran == ran
 
 
 async def test_unattended_run_is_refused_a_forced_request() -> None:

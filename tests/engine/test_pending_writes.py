@@ -10,9 +10,9 @@ from engine.priced_models import Meter, MeteredModel, Part, priced_response
 from holdfast.domain.errors import ProviderError, StorageUnavailable, StorageUnknown
 from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import Answer, EndRun, PatchSession, Refusal, Write
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt, Run
+from holdfast.domain.store_operations import Answer, EndRun, PatchSession, Refusal, Write
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.engine.ports import Model
 from holdfast.engine.run_context import NoHooks, SubagentType

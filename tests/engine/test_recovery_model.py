@@ -19,7 +19,9 @@ from holdfast.domain.approvals import Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import HoldfastError, OwnerChanged
 from holdfast.domain.events import RunComplete, RunCompleteEvent, decode_event
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import (
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
+from holdfast.domain.runs import Delivery
+from holdfast.domain.store_operations import (
     Admit,
     Announce,
     Answer,
@@ -30,8 +32,6 @@ from holdfast.domain.ledger import (
     WorkspaceRecord,
     Write,
 )
-from holdfast.domain.model_requests import ModelInfo, ModelRequest
-from holdfast.domain.runs import Delivery
 from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine import recovery

@@ -24,7 +24,9 @@ from holdfast.domain.errors import (
 )
 from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import (
+from holdfast.domain.model_requests import ModelRequest
+from holdfast.domain.runs import Prompt, Run
+from holdfast.domain.store_operations import (
     Admit,
     Announce,
     Answer,
@@ -40,8 +42,6 @@ from holdfast.domain.ledger import (
     StepRun,
     Write,
 )
-from holdfast.domain.model_requests import ModelRequest
-from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, Tool, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.retries import RetryPolicy

@@ -9,7 +9,9 @@ import pytest
 from engine.helpers import PLAIN
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import Message, ShellCommand, TextPart, text_of
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
+from holdfast.domain.store_operations import (
     Answer,
     DeleteMessage,
     EndRun,
@@ -21,8 +23,6 @@ from holdfast.domain.ledger import (
     StepRun,
     Write,
 )
-from holdfast.domain.messages import Message, ShellCommand, TextPart, text_of
-from holdfast.domain.model_requests import ModelInfo, ModelRequest
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.history import conversation

@@ -7,9 +7,9 @@ import pytest
 from engine.helpers import PLAIN, fixed_tool, sleep_virtual
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent, ToolOutputEvent
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import Answer, PutMessage, Refusal, Write
 from holdfast.domain.messages import ReasoningPart, text_of
 from holdfast.domain.model_requests import ModelRequest
+from holdfast.domain.store_operations import Answer, PutMessage, Refusal, Write
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings, Pace
 from holdfast.providers.scripted_model import Call, Fail, Say, ScriptedModel, Step, Think

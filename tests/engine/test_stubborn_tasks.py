@@ -9,8 +9,8 @@ import pytest
 from engine.helpers import PLAIN, sleep_virtual
 from holdfast.domain.errors import ProviderError, StorageError
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import EndRun
 from holdfast.domain.model_requests import ModelRequest, StreamPart, TextDelta
+from holdfast.domain.store_operations import EndRun
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step

@@ -9,8 +9,8 @@ from engine.helpers import PATIENT, results_of, texts_of
 from holdfast.domain.errors import StorageUnavailable, SubagentSession
 from holdfast.domain.events import RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session, subagent_session
-from holdfast.domain.ledger import Admit, CancelSession
 from holdfast.domain.model_requests import ModelInfo, ModelRequest
+from holdfast.domain.store_operations import Admit, CancelSession
 from holdfast.domain.tools import SubagentTask, ToolContext, ToolOutcome
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.run_context import SubagentType

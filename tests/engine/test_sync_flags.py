@@ -6,7 +6,9 @@ from engine.helpers import sleep_virtual
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import (
+from holdfast.domain.model_requests import ModelInfo, ModelRequest
+from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import (
     Admit,
     Announce,
     Answer,
@@ -28,8 +30,6 @@ from holdfast.domain.ledger import (
     StepRun,
     Write,
 )
-from holdfast.domain.model_requests import ModelInfo, ModelRequest
-from holdfast.domain.runs import Run
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.domain.usage import Usage
 from holdfast.engine.retries import RetryPolicy

@@ -9,10 +9,10 @@ import pytest
 from engine.helpers import PLAIN, fixed_tool, results_of, sleep_virtual
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.domain.ledger import Answer, EndRun, Write
 from holdfast.domain.messages import text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.runs import Prompt
+from holdfast.domain.store_operations import Answer, EndRun, Write
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings, Limits, Pace

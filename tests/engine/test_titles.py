@@ -5,15 +5,16 @@ import pytest
 from engine.helpers import PATIENT, info, message, session_of, text_part
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import SessionEvent
+from holdfast.domain.hooks import HookOutcome
 from holdfast.domain.ids import RunId
-from holdfast.domain.runs import Attachment, Prompt
+from holdfast.domain.runs import Attachment, Prompt, Run
 from holdfast.domain.usage import Price, Usage
 from holdfast.engine.ports import Model
-from holdfast.engine.run_context import text
+from holdfast.engine.run_context import NoHooks, text
 from holdfast.engine.settings import EngineSettings
 from holdfast.engine.titles import FALLBACK_LENGTH, clean_title, fallback_title, generate_title
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step, Think
-from holdfast.testing.gates import GatedModel, until
+from holdfast.testing.gates import Gate, GatedModel, until
 from holdfast.testing.harness import FixedModels, Harness
 
 TITLED = EngineSettings(titles=True, grace=PATIENT.grace)
@@ -134,6 +135,31 @@ async def test_cancel_of_the_turn_does_not_cancel_the_title() -> None:
     small.before.open()
     await until(lambda: titles(harness) == ["A boat"])
     assert harness.end_of("r1").outcome == "cancelled"
+
+
+class _SlowHooks(NoHooks):
+    """A hook that runs before the prompt until its gate opens."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    async def before_prompt(self, run: Run, prompt: str, *, is_first: bool) -> HookOutcome:
+        await self.gate()
+        return HookOutcome()
+
+
+async def test_a_title_of_the_user_during_the_hooks_of_the_first_prompt_is_kept() -> None:
+    hooks, small = _SlowHooks(), title_model("A boat")
+    hooks.gate.shut()
+    harness = await Harness.open(FixedModels(title_model("x"), small), settings=TITLED, hooks=hooks)
+    await harness.prompt(LONG, "r1")
+    await hooks.gate.reached.wait()
+    await harness.workspace.sessions.rename(harness.session, "Mine")
+    hooks.gate.open()
+    await harness.quiet()
+    await until(lambda: len(small.requests) == 1)
+    await harness.close()
+    assert set(titles(harness)) == {"Mine"}
 
 
 async def test_closing_does_not_wait_for_a_title() -> None:

@@ -17,10 +17,10 @@ from engine.helpers import (
 )
 from holdfast.domain.errors import StorageUnavailable, ToolError
 from holdfast.domain.ids import RunId, ToolCallId
-from holdfast.domain.ledger import PutMessage
 from holdfast.domain.messages import ToolResult
 from holdfast.domain.model_requests import StepFinish
 from holdfast.domain.runs import Prompt
+from holdfast.domain.store_operations import PutMessage
 from holdfast.domain.tools import QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step

@@ -3,8 +3,8 @@
 import pytest
 
 from engine.helpers import RecordingLedger, fixed_tool, info, run_to_end, session_of
-from holdfast.domain.ledger import PatchSession
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import PatchSession
 from holdfast.domain.usage import Price, Usage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step, Think
 from holdfast.testing.harness import Harness

@@ -25,6 +25,8 @@ RESPONSES: dict[str, tuple[bytes, bytes, bool]] = {
     "closing": (answer(b"x", headers="Connection: close\r\n"), b"x", False),
     "old": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", b"x", False),
     "old but kept": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\nConnection: Keep-Alive\r\n\r\nx", b"x", True),
+    "old, with another option": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\nConnection: x\r\n\r\nx", b"x", False),
+    "not modified": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", b"", True),
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
     "announced": (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\nLink: x\r\n\r\n" + answer(b"x"), b"x", True),
     "same length twice": (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", b"x", True),

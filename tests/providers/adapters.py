@@ -23,9 +23,9 @@ from holdfast.domain.model_requests import (
 )
 from holdfast.domain.settings import Selection
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import close_connections
 from holdfast.providers.openai_compatible import CompatibleModel
 from holdfast.providers.pydantic_ai import PydanticModel
+from holdfast.providers.shared_http_clients import close_connections
 from model_server.bedrock import event_message
 from model_server.script import Reply, event
 from model_server.server import ModelServer, RecordedRequest, Wire

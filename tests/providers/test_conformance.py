@@ -13,7 +13,7 @@ from holdfast.domain.model_requests import FinishedPart, StepFinish, StreamPart,
 from holdfast.domain.usage import Usage
 from holdfast.engine.response_builder import ResponseBuilder
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import close_connections
+from holdfast.providers.shared_http_clients import close_connections
 from holdfast.testing.gates import Gate, settle_down, start
 from model_server import chat
 from model_server.script import CallTool, Redact, Reply, Say, Think

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from engine.helpers import message, request_of, text_part
 from holdfast.domain.messages import ReasoningPart, ToolCallPart
+from holdfast.domain.model_requests import UsagePart
+from holdfast.domain.usage import Usage
 from holdfast.providers.scripted_model import DemoModel, tour_titles
 from holdfast.testing.harness import Harness
 from holdfast.tools.ls import Ls
@@ -26,6 +29,13 @@ async def test_demo_model_follows_its_commands() -> None:
     assert (await answer("please fail")).end_of("r1").outcome == "failed"
     harness = await answer("tool=ls")
     assert [line.split(":")[0] for line in await harness.outline()] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_the_usage_of_the_demo_model_is_that_of_the_prompt() -> None:
+    model = DemoModel()
+    request = request_of([message("user", text_part("words=3 and so on"))])
+    usage = [part.usage async for part in model.stream(request) if isinstance(part, UsagePart)]
+    assert usage == [Usage(5, 20)]
 
 
 async def test_demo_model_is_labelled() -> None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from holdfast.http11.client_connection import Origin
-from holdfast.providers.http_client import close_connections, direct_route
+from holdfast.providers.shared_http_clients import close_connections, direct_route
 
 DIRECT = {
     "http://localhost:11434/v1/chat/completions": (Origin("localhost", 11434), "/v1/chat/completions"),

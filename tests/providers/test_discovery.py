@@ -8,7 +8,6 @@ import pytest
 
 from holdfast.providers import model_discovery as module
 from holdfast.providers.adapter_config import is_loopback
-from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_discovery import (
     DiscoveredModel,
     DiscoveryTarget,
@@ -18,6 +17,7 @@ from holdfast.providers.model_discovery import (
     parse_ollama_models,
     parse_openai_models,
 )
+from holdfast.providers.shared_http_clients import close_connections
 from providers.json_server import JsonServer, json_server
 
 TAGS = {"models": [{"name": "qwen3:8b", "model": "qwen3:8b"}, {"name": "nomic-embed-text"}, {"model": "old:1b"}]}

@@ -528,3 +528,27 @@ def test_address_with_missing_variables() -> None:
     found = resolve_endpoint(provider, EndpointSources(lambda text, _: text, _no_key, {**ENVIRONMENT, "REGION": "eu"}))
     assert isinstance(found, Endpoint)
     assert found.base_url == "https://eu.acme.test"
+
+
+UNAVAILABLE: dict[str, tuple[str, dict[str, Any], str, bool]] = {
+    # provider, settings, variable to set, whether a key is missing
+    "switched off": ("acme", {"disable": True}, "", False),
+    "unknown type": ("mine", {"type": "telepathy", "base_url": "http://x"}, "", False),
+    "no address": ("mine", {}, "", False),
+    "no web address": ("mine", {"base_url": "x"}, "", False),
+    "no key": ("acme", {}, "ACME_KEY", True),
+    "no key of the settings": ("mine", {"base_url": "http://x", "api_key": "$K"}, "K", True),
+    "no key, no variable": ("mine", {"type": "anthropic"}, "", True),
+    "no credentials of AWS": ("mine", {"type": "bedrock"}, "AWS_BEARER_TOKEN_BEDROCK", True),
+    "no project": ("mine", {"type": "vertexai"}, "VERTEXAI_PROJECT", False),
+    "no endpoint": ("mine", {"type": "azure", "api_key": "k"}, "AZURE_OPENAI_ENDPOINT", False),
+}
+
+
+@pytest.mark.parametrize("name", UNAVAILABLE)
+def test_what_is_missing(name: str) -> None:
+    """The variable is offered to the user, and a missing key may be asked for."""
+    id, given, variable, is_key = UNAVAILABLE[name]
+    found = resolve_endpoint(provider_of(id, **given), EndpointSources(_expand({}), _no_key, {}))
+    assert isinstance(found, Unavailable)
+    assert (found.variable, found.is_key) == (variable, is_key)

@@ -243,7 +243,7 @@ def test_imported_sdks_are_excluded_from_garbage_collection() -> None:
     """A collection of a library's objects would pause every stream of the server for a quarter of a second."""
     script = (
         "import asyncio, gc\n"
-        "from holdfast.providers.http_client import in_thread\n"
+        "from holdfast.providers.shared_http_clients import in_thread\n"
         "searched = []\n"
         "async def load():\n"
         "    gc.callbacks.append(lambda *_: searched.append(1))\n"

@@ -9,7 +9,7 @@ import pytest
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import TextDelta
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import close_connections
+from holdfast.providers.shared_http_clients import close_connections
 from providers.adapters import COMPATIBLE, collect
 from stream_servers import stream_server
 

@@ -19,8 +19,8 @@ from holdfast.engine.ports import Model
 from holdfast.engine.retries import RetryPolicy
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import close_connections
 from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.providers.shared_http_clients import close_connections
 from holdfast.testing.harness import FixedModels, Harness
 from model_server.script import CallTool, Reply, Say, Think, event
 from model_server.server import ModelServer, RecordedRequest

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from botocore.exceptions import ProfileNotFound  # type: ignore[import-untyped]
 
 from holdfast.domain.model_requests import ModelInfo
+from holdfast.http11.client_connection import RequestWatchdog
 from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.pydantic_ai import KINDS
 from holdfast.providers.sdk import bedrock
+from holdfast.providers.shared_http_clients import CURRENT_WATCHDOG
 from providers.adapters import LIBRARIES
 
 pytestmark = LIBRARIES
@@ -201,6 +204,63 @@ def test_bedrock_uses_the_selected_profile(client: httpx2.AsyncClient) -> None:
 )
 def test_the_text_of_an_error_of_bedrock(body: bytes, expected: dict[str, str]) -> None:
     assert msgspec.json.decode(bedrock._with_message(body)) == expected
+
+
+class _Wire:
+    """The connection of the library, without a network."""
+
+    def __init__(self) -> None:
+        self.sock: socket.socket | None = None
+        self.peer: socket.socket | None = None
+
+    def connect(self) -> None:
+        self.sock, self.peer = socket.socketpair()
+
+    def request(self, *_: object, **__: object) -> str:
+        return "sent"
+
+
+class _Supervised(bedrock._SupervisedConnection, _Wire):
+    pass
+
+
+async def test_a_request_on_a_kept_connection_of_bedrock_can_be_aborted() -> None:
+    """Each request has its own watch; the first one connects, and the second one uses its connection."""
+    connection = _Supervised()
+    first, second, third = (RequestWatchdog(1, 1) for _ in range(3))
+    token = CURRENT_WATCHDOG.set(first)
+    try:
+        assert connection.request() == "sent", "nothing to register yet"
+        connection.connect()
+        first.finish()
+        CURRENT_WATCHDOG.set(second)
+        assert connection.request() == "sent"
+        assert connection.sock is not None
+        assert connection.peer is not None
+        with connection.sock, connection.peer:
+            third.abort()
+            connection.peer.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.peer.recv(1)
+            second.abort()
+            assert connection.peer.recv(1) == b"", "shut down"
+            second.abort()
+    finally:
+        CURRENT_WATCHDOG.reset(token)
+
+
+async def test_a_connection_of_bedrock_is_registered_before_its_first_request() -> None:
+    connection, watch = _Supervised(), RequestWatchdog(1, 1)
+    token = CURRENT_WATCHDOG.set(watch)
+    try:
+        connection.connect()
+        assert connection.sock is not None
+        assert connection.peer is not None
+        with connection.sock, connection.peer:
+            watch.abort()
+            assert connection.peer.recv(1) == b""
+    finally:
+        CURRENT_WATCHDOG.reset(token)
 
 
 def test_every_builder_and_every_field_has_a_case() -> None:

@@ -14,7 +14,7 @@ from holdfast.engine.ports import Outlet
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.workspace import FixedServices, open_workspace
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.gates import GatedModel, until
 from holdfast.testing.harness import FixedModels, PublishedEvents
 

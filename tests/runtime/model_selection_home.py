@@ -13,8 +13,8 @@ from holdfast.config.variables import Expander, ExpansionFailed
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.settings import Settings
 from holdfast.providers.catalog import load_catalog
-from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_discovery import ModelDiscovery
+from holdfast.providers.shared_http_clients import close_connections
 from holdfast.runtime.model_selection import ModelSources, SelectedModels
 from providers.json_server import JsonServer
 

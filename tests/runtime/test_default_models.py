@@ -1,5 +1,7 @@
 """Model selection without a configured model."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.domain.errors import ProviderError
@@ -104,6 +106,40 @@ async def test_default_providers_can_be_disabled(home: ModelSelectionHome, serve
     home.set(options={"disable_default_providers": True})
     assert await home.large() == "demo/tour"
     assert server.requests == []
+
+
+AUTOMATIC: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any], str]] = {
+    # providers of the settings, environment, answers of the local server, selected model or error
+    "nothing": ({}, {}, {}, "demo/tour"),
+    "a local server without models": ({}, {}, {"/api/tags": {"models": []}}, "demo/tour"),
+    "named, local, silent": ({"ollama": {"base_url": "http://127.0.0.1:9/v1"}}, {}, {}, "Ollama does not answer at"),
+    "named, local, empty": ({"ollama": {}}, {}, {"/api/tags": {"models": []}}, "Ollama is chosen, but none of its"),
+    "named, local, usable": ({"ollama": {}}, {}, {"/api/tags": {"models": [{"model": "m"}]}}, "ollama/m"),
+    "named, own, silent": ({"mine": {"base_url": "http://127.0.0.1:9/v1"}}, {}, {}, "mine does not answer at"),
+    "named, own, not listing": (
+        {"mine": {"base_url": "http://127.0.0.1:9/v1", "discover_models": False}}, {}, {}, "mine is chosen, but none",
+    ),
+    "named, disabled": ({"mine": {"base_url": "http://127.0.0.1:9/v1", "disable": True}}, {}, {}, "demo/tour"),
+    "named, without key": ({"groq": {}}, {}, {}, "demo/tour"),
+    "named, silent, another is usable": (
+        {"ollama": {"base_url": "http://127.0.0.1:9/v1"}}, {"GROQ_API_KEY": "k"}, {}, GROQ_LARGE,
+    ),
+    "named, silent, a local one is usable": (
+        {"mine": {"base_url": "http://127.0.0.1:9/v1"}}, {}, {"/api/tags": {"models": [{"model": "m"}]}}, "ollama/m",
+    ),
+    "ambient": ({}, {"AWS_PROFILE": "work"}, {}, "demo/tour"),
+    "ambient, named": ({"bedrock": {}}, {"AWS_PROFILE": "work"}, {}, "bedrock/"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AUTOMATIC)
+async def test_automatic_selection(home: ModelSelectionHome, server: JsonServer, name: str) -> None:
+    """A provider that the settings name is never replaced by the scripted model: its failure is reported."""
+    providers, environment, server.answers, expected = AUTOMATIC[name]
+    home.environment |= environment
+    home.set(providers=providers)
+    selected = await home.large() if "/" in expected else str(await refusal(home))
+    assert selected.startswith(expected)
 
 
 # Local servers

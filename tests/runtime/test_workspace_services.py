@@ -11,7 +11,7 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Entry
+from holdfast.domain.store_operations import Entry
 from holdfast.domain.tools import Permit, SubagentTask, ToolContext
 from holdfast.engine.ports import Outlet, Tools
 from holdfast.engine.run_context import RunContext, SubagentType

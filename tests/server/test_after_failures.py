@@ -19,7 +19,7 @@ from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.workspace import Workspace
 from holdfast.server.presence import WorkBegan
 from holdfast.server.workspace_manager import GracePeriods
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
 from server.helpers import (
     EchoModel,

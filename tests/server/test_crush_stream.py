@@ -2,6 +2,15 @@
 
 import math
 
+import msgspec
+
+from holdfast.domain.approvals import (
+    PermissionNotification,
+    PermissionRequest,
+    QuestionAnswer,
+    QuestionNotification,
+    QuestionRequest,
+)
 from holdfast.domain.events import (
     AgentEvent,
     AgentNotice,
@@ -12,13 +21,17 @@ from holdfast.domain.events import (
     MessageEvent,
     MessagePart,
     MessagePartEvent,
+    PermissionNotificationEvent,
+    PermissionRequestEvent,
+    QuestionNotificationEvent,
+    QuestionRequestEvent,
     Removed,
     RemovedEvent,
     RunEvent,
     decode_event,
     encode_event,
 )
-from holdfast.domain.ids import MessageId, RunId, SessionId
+from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Finish, FinishPart, Message, Text, TextPart, text_of
 from holdfast.domain.runs import Run
 from holdfast.server.streams.crush_stream import FIRST_SECONDS, CrushStream
@@ -88,6 +101,25 @@ def test_unknown_event_types_are_not_sent_to_stock_clients() -> None:
     assert reader.sent == []
     reader.receive(AgentEvent(Change("created", AgentNotice("agent_finished"))))
     assert len(reader.sent) == 1
+
+
+def test_answers_are_not_sent_to_stock_clients() -> None:
+    """The content of an answer that another node accepted is for the owner of the workspace."""
+    reader = Reader()
+    call = ToolCallId("c")
+    reader.receive(PermissionRequestEvent(Change("created", PermissionRequest("p", SESSION, call, "", "", "", {}, ""))))
+    reader.receive(QuestionRequestEvent(Change("created", QuestionRequest("b", SESSION, call, ()))))
+    reader.wait(10)
+    reader.sent.clear()
+    denied = PermissionNotification(call, granted=False, denied=True, id="p", by="c1")
+    closed = QuestionNotification("b", SESSION, "c1")
+    reader.receive(PermissionNotificationEvent(Change("created", msgspec.structs.replace(denied, reason="no"))))
+    answers = (QuestionAnswer("q", fill_in_text="a secret"),)
+    reader.receive(QuestionNotificationEvent(Change("created", msgspec.structs.replace(closed, answers=answers))))
+    assert reader.sent == [
+        encode_event(PermissionNotificationEvent(Change("created", denied))),
+        encode_event(QuestionNotificationEvent(Change("created", closed))),
+    ]
 
 
 def test_delta_of_unannounced_message_is_skipped() -> None:

@@ -15,7 +15,7 @@ from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.server.health import checks, doctor
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.testing.harness import FixedModels
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from server.helpers import in_process_server, server_directory
 
 REAL = ModelInfo("acme", "one")

@@ -1,6 +1,6 @@
 """Merged frames are built once for several readers with the same range, and never shared between different ranges."""
 
-from holdfast.bus.backlog import Backlog, Reader, SlowReaderPolicy
+from holdfast.bus.shared_backlog import Backlog, Reader, SlowReaderPolicy
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.http11.sse import SseReader

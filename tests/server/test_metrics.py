@@ -30,7 +30,6 @@ from holdfast.domain.events import (
     encode_event,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import Entry
 from holdfast.domain.messages import (
     Finish,
     FinishPart,
@@ -44,6 +43,7 @@ from holdfast.domain.messages import (
 from holdfast.domain.runs import Outcome, Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.settings import Options
+from holdfast.domain.store_operations import Entry
 from holdfast.server import rotating_log
 from holdfast.server.telemetry import metrics as counters
 from holdfast.server.telemetry import spans as telemetry

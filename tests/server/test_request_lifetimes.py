@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.bus.backlog import Backlog, ReaderCut, SlowReaderPolicy
 from holdfast.bus.bus import Subscription
+from holdfast.bus.shared_backlog import Backlog, ReaderCut, SlowReaderPolicy
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.processes import JobInfo

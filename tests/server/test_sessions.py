@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.client.errors import ServerProblem
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import PutMessage
 from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.store_operations import PutMessage
 from holdfast.protocol.bodies import AgentMessage
 from server.helpers import FeedModel, exchange, in_process_server, raw_request, send_prompt, server_directory
 

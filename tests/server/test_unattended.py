@@ -12,7 +12,7 @@ from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.workspace_manager import WorkspaceManager
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.gates import Gate, GatedModel, settle_down, start, until
 from server.helpers import (
     QUICK,

@@ -15,10 +15,10 @@ import pytest
 
 from holdfast.domain.errors import StorageError, StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import CreateSession, DeleteSession, PatchSession, PutMessage, Write
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import CreateSession, DeleteSession, PatchSession, PutMessage, Write
 from holdfast.storage.database import Database
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message, session
 from holdfast.testing.gates import until
 from storage.faulty_disk import FaultyDisk
@@ -184,7 +184,7 @@ async def test_erasure_prevented_by_a_kill_is_repeated(
     erasing: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many jobs of the group erase, and whichever. The files are as a kill after the commit leaves them."""
-    monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.storage.writer_thread._IDLE_SECONDS", 0.01)
     gate, is_copied, killed = Gate(), list[bool](), tmp_path / "killed"
 
     def probe(point: str) -> None:

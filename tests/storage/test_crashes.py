@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import RunId, WorkspaceId
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner
 from scratch import new_directory
 
@@ -20,7 +20,7 @@ COMMON = """
 import asyncio, os, resource, signal, sys
 from pathlib import Path
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message
 
 data_dir = Path(sys.argv[1])

@@ -13,13 +13,13 @@ import apsw
 import pytest
 
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, DataDirectoryBusy, StorageError, StorageUnavailable
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner
 
 HOLDER = """
 import sys
 from pathlib import Path
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 ledger = SqliteLedger(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.read()
@@ -66,7 +66,7 @@ async def test_a_second_server_is_refused(tmp_path: Path) -> None:
 
 async def test_second_open_in_the_same_process_is_refused(tmp_path: Path) -> None:
     first = SqliteLedger(tmp_path)
-    with pytest.raises(DataDirectoryBusy, match=str(os.getpid())):
+    with pytest.raises(DataDirectoryBusy, match=rf"\(process {os.getpid()}\)"):
         SqliteLedger(tmp_path)
     await first.close()
     await SqliteLedger(tmp_path).close()
@@ -78,16 +78,17 @@ async def test_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None
         SqliteLedger(tmp_path / "file")
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_directory_that_cannot_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     """The log is shown to the user who starts the server."""
 
     def refused(path: Path, _: str | None) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr("holdfast.storage.schema.create", refused)
-    with pytest.raises(StorageUnavailable, match=rf"{tmp_path} cannot be used: Permission denied.*--data-dir"):
+    with pytest.raises(StorageUnavailable, match=rf"{tmp_path} cannot be used: {os.strerror(number)}.*--data-dir"):
         SqliteLedger(tmp_path)
     assert caplog.text == ""
 

@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.domain.errors import DatabaseDamaged, StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, PutMessage, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import Admit, CreateSession, EndRun, PatchSession, PutMessage, Receipt, Write
 from holdfast.storage.data_directory import WAL_PAGES, preallocate_wal
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from storage.faulty_disk import FaultyDisk
 

@@ -12,16 +12,16 @@ import pytest
 
 from holdfast.domain.errors import DatabaseDamaged, DataDirectoryBusy, StorageDetached, StorageUnavailable
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Admit, DeleteMessage, EndRun, PatchSession, StartRun, StepRun
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import Admit, DeleteMessage, EndRun, PatchSession, StartRun, StepRun
 from holdfast.lock_owner import LOCK_NAME, directory_id, read_owner, write_owner
 from holdfast.storage import data_directory, event_log, vacuum
 from holdfast.storage import database as checks
 from holdfast.storage import database as modes
 from holdfast.storage.database import find_exposed_files
 from holdfast.storage.event_log import Retention
-from holdfast.storage.ledger import SqliteLedger
-from holdfast.storage.tables import is_cacheable
+from holdfast.storage.sqlite_ledger import SqliteLedger
+from holdfast.storage.table_access import is_cacheable
 from holdfast.testing.conformance import ManualClock, WorkspaceOwner, message, run
 from storage.faulty_disk import FaultyDisk
 from trials.replaced_data_directory import DATABASE, WAL
@@ -275,7 +275,7 @@ async def test_overwritten_log_is_detected_until_the_next_full_checkpoint(
     ledger = SqliteLedger(tmp_path)
     workspace_owner = await WorkspaceOwner.with_session(ledger)
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.storage.writer.WAL_PAGES", 1)
+        patch.setattr("holdfast.storage.writer_thread.WAL_PAGES", 1)
         await workspace_owner.admit("r1")
         # Completed when the maintenance between groups is.
         await ledger.database.write(lambda _: None, sync=False)
@@ -329,7 +329,7 @@ async def test_small_or_unclean_database_is_checked_completely(
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (2,), (1, 2), (2, 1), (1, 1)])
 def test_value_at_the_bound_is_large(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.storage.tables._CACHEABLE_BYTES", 2)
+    monkeypatch.setattr("holdfast.storage.table_access._CACHEABLE_BYTES", 2)
     assert is_cacheable(*("x" * size for size in sizes)) == (max(sizes) < 2)
 
 
@@ -406,7 +406,7 @@ async def test_prompt_of_any_length_is_returned_by_every_read(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long prompts are stored in a table of their own; the row is rewritten at each step."""
-    monkeypatch.setattr("holdfast.storage.tables._INLINE_PROMPT_LIMIT", 1)
+    monkeypatch.setattr("holdfast.storage.table_access._INLINE_PROMPT_LIMIT", 1)
     ledger = SqliteLedger(tmp_path)
     workspace_owner = await WorkspaceOwner.with_session(ledger)
     prompt = "x" * length
@@ -435,7 +435,7 @@ async def test_free_pages_are_released_in_steps_down_to_the_reserve(
     """With no reserve and steps of one page, every free page is released."""
     monkeypatch.setattr(vacuum, "SPARE_PAGES", 0)
     monkeypatch.setattr(vacuum, "_PAGES_PER_STEP", 1)
-    monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.001)
+    monkeypatch.setattr("holdfast.storage.writer_thread._IDLE_SECONDS", 0.001)
     ledger = SqliteLedger(tmp_path)
     workspace_owner = await WorkspaceOwner.with_session(ledger)
     await workspace_owner.put(message("m", "x" * 100_000))

@@ -24,7 +24,7 @@ from holdfast.config.toml_edit import set_value
 from holdfast.config.trust import TrustStore
 from holdfast.server import rotating_log
 from holdfast.server.http.token_auth import read_or_make_token
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.storage.vacuum import overwrite_unused
 from holdfast.testing.conformance import WorkspaceOwner
 from holdfast.workspace.files.atomic_write import AtomicWrite
@@ -53,7 +53,7 @@ WRITERS = {
     "server/http/listen.py": "lock",
     "tui/prompt_actions.py": "text for an external editor",
     "workspace/git/git_command.py": "private git directory, made again",
-    "workspace/process/guard_tag.py": "kernel interface",
+    "workspace/process/process_tag.py": "kernel interface",
     "workspace/process/guard_main.py": "mount point",
     "workspace/process/guard_system.py": "kernel interface",
     "workspace/process/output_capture.py": "output of commands",

@@ -10,8 +10,17 @@ import pytest
 from holdfast.domain.events import MessageDelta
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import AddFile, Admit, CreateSession, DeleteSession, EndRun, GrowMessage, PutMessage, Write
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.domain.store_operations import (
+    AddFile,
+    Admit,
+    CreateSession,
+    DeleteSession,
+    EndRun,
+    GrowMessage,
+    PutMessage,
+    Write,
+)
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.gates import until
 
@@ -81,8 +90,8 @@ async def test_reader_with_an_old_snapshot_only_delays_the_erasure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion is acknowledged; the log is erased as soon as the other program has finished reading."""
-    monkeypatch.setattr("holdfast.storage.writer._ERASE_TIMEOUT_MS", 10)
-    monkeypatch.setattr("holdfast.storage.writer._IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.storage.writer_thread._ERASE_TIMEOUT_MS", 10)
+    monkeypatch.setattr("holdfast.storage.writer_thread._IDLE_SECONDS", 0.01)
     ledger = SqliteLedger(tmp_path)
     workspace_owner = await WorkspaceOwner.with_session(ledger)
     await workspace_owner.do(PutMessage(message("m", "canary-s-1")))

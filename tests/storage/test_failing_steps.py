@@ -17,11 +17,11 @@ import pytest
 
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StorageError, StorageUnavailable
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import CreateSession, DeleteSession
+from holdfast.domain.store_operations import CreateSession, DeleteSession
 from holdfast.runtime.server_services import ServerServices
 from holdfast.server.serve import ServerOptions, serve
 from holdfast.storage import database, schema
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, session
 from storage.failing_calls import FailingCall, call_numbers, held_resources, holds_more_than
 

@@ -6,9 +6,9 @@ import apsw
 
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, SessionId
-from holdfast.domain.ledger import AddFile, CreateSession, DeleteSession, Operation, Write
 from holdfast.domain.sessions import Session
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.domain.store_operations import AddFile, CreateSession, DeleteSession, Operation, Write
+from holdfast.storage.sqlite_ledger import SqliteLedger
 
 
 def session(name: str) -> Operation:

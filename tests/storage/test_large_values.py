@@ -11,7 +11,9 @@ import pytest
 from holdfast.domain.events import MessageDelta
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import (
+from holdfast.domain.runs import Attachment
+from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import (
     AddFile,
     Admit,
     CreateSession,
@@ -22,10 +24,8 @@ from holdfast.domain.ledger import (
     PutMessage,
     StartRun,
 )
-from holdfast.domain.runs import Attachment
-from holdfast.domain.sessions import SessionPatch
 from holdfast.storage.database import Database
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 from holdfast.testing.gates import until
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.domain.errors import StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import PatchSession, Receipt, Write
 from holdfast.testing.conformance import WorkspaceOwner
 from holdfast.testing.memory_ledger import MemoryLedger
 

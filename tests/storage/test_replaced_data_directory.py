@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import DataDirectoryBusy, StorageDetached, StorageUnavailable
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner
 from trials.replaced_data_directory import DATABASE, FORMS, WAL, Form, copy_over, data_dir_for, stored_runs, try_detach
 

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.domain.events import RemovedEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Admit, CreateSession, EndRun, PutMessage, Refusal, StartRun, Write
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.domain.store_operations import Admit, CreateSession, EndRun, PutMessage, Refusal, StartRun, Write
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message, run, session
 
 SECRET = "content of a deleted session"

@@ -11,9 +11,9 @@ import apsw
 import pytest
 
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import CreateSession, DeleteMessage, DeleteSession, PutMessage
+from holdfast.domain.store_operations import CreateSession, DeleteMessage, DeleteSession, PutMessage
 from holdfast.storage import vacuum
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.storage.vacuum import WAL_SIZE_LIMIT, IncrementalVacuum
 from holdfast.testing.conformance import WorkspaceOwner, message, session
 from storage.faulty_disk import FaultyDisk
@@ -164,7 +164,7 @@ async def test_interrupted_deletion_is_completed_after_the_next_start(
     ledger: SqliteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program reads the log, so that it cannot be erased; then the server is killed."""
-    monkeypatch.setattr("holdfast.storage.writer._ERASE_TIMEOUT_MS", 0)
+    monkeypatch.setattr("holdfast.storage.writer_thread._ERASE_TIMEOUT_MS", 0)
     owner = await WorkspaceOwner.with_session(ledger)
     await owner.do(CreateSession(session("gone")))
     for number in range(20):

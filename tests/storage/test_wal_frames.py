@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from holdfast.domain.errors import StorageError
-from holdfast.storage import writer
+from holdfast.storage import writer_thread
 from holdfast.storage.database import Database
 from storage.failing_calls import FailingCall
 from storage.test_failing_steps import in_the_writer
@@ -32,7 +32,7 @@ def _quiet_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "holdfast.storage")
 
 
-def store(size: int) -> writer.Work[None]:
+def store(size: int) -> writer_thread.Work[None]:
     """Replace one row by a row of this size; 0 writes nothing."""
 
     def work(connection: apsw.Connection) -> None:
@@ -81,7 +81,7 @@ async def test_one_failed_call_around_any_commit_has_no_lasting_effect(
     """Each call that checks the files, or that a checkpoint makes, fails once: a small and a large commit are stored
     afterwards in every case. With a log of one page a checkpoint follows every commit.
     """
-    monkeypatch.setattr(writer, "WAL_PAGES", log_pages)
+    monkeypatch.setattr(writer_thread, "WAL_PAGES", log_pages)
 
     fault = FailingCall("frames", applies=in_the_writer)
     failed = set()

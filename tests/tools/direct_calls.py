@@ -11,7 +11,7 @@ from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import ToolError
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import AddFile, MarkRead, Operation, Receipt
+from holdfast.domain.store_operations import AddFile, MarkRead, Operation, Receipt
 from holdfast.domain.tools import Permit, QuestionBatch, SubagentTask, Tool, ToolOutcome
 from holdfast.tools.base import BaseTool
 

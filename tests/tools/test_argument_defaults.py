@@ -13,7 +13,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from holdfast.domain.ledger import PatchSession
+from holdfast.domain.store_operations import PatchSession
 from holdfast.domain.tools import Tool
 from holdfast.testing.gates import start
 from holdfast.tools.agent import Agent
@@ -23,9 +23,9 @@ from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
 from holdfast.workspace.process.command_process import Processes
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.process.jobs import JobLimits, Jobs
-from holdfast.workspace.process.shell_call import Shell
+from holdfast.workspace.process.shell_launch import Shell
 from tools.direct_calls import DirectCaller, arguments_of
 from workspace.web_server import WebServer, web_server
 

@@ -21,9 +21,9 @@ from holdfast.testing.harness import Harness
 from holdfast.tools.bash import Bash, BashArguments, BashTimes
 from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.workspace.process.command_process import Processes
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.process.jobs import JobLimits, Jobs
-from holdfast.workspace.process.shell_call import Shell
+from holdfast.workspace.process.shell_launch import Shell
 from trials.hostile_commands import new_token, survivors
 
 GRACE = 0.2

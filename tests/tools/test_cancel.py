@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.ledger import AddFile
 from holdfast.domain.settings import ToolSettings
+from holdfast.domain.store_operations import AddFile
 from holdfast.testing.gates import GatedLedger, until
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.process import piped_process

@@ -14,8 +14,8 @@ from holdfast.extensions.search_paths import SearchPath
 from holdfast.tools import ls
 from holdfast.tools.registry import ToolNeeds
 from holdfast.workspace.files import safe_open
-from holdfast.workspace.files.file_paths import is_within
 from holdfast.workspace.files.ignore_files import IgnoreRules
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.process.piped_process import Child, spawn
 from holdfast.workspace.project_context import find_context_sources, read_context_files
 from holdfast.workspace.search.fallback_scan import walk

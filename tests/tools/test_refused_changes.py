@@ -11,7 +11,7 @@ import pytest
 from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.files import Origin
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import AddFile, Answer, Write
+from holdfast.domain.store_operations import AddFile, Answer, Write
 from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import Gate
 from holdfast.testing.memory_ledger import MemoryLedger

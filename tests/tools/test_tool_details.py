@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.ledger import MarkRead
 from holdfast.domain.settings import ToolSettings
+from holdfast.domain.store_operations import MarkRead
 from holdfast.tools import agent, view
 from holdfast.tools.agent import Agent
 from holdfast.tools.glob import Glob

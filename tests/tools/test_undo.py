@@ -9,7 +9,7 @@ import pytest
 from holdfast.domain.errors import BadRequest, NotFound
 from holdfast.domain.files import UndoneFile, UndoReport, UndoRequest
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import Operation
+from holdfast.domain.store_operations import Operation
 from holdfast.workspace.files.undo import undo
 from tools.tool_runner import ToolRunner
 

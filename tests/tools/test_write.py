@@ -6,7 +6,7 @@ import time
 
 from holdfast.domain.events import FileEvent
 from holdfast.domain.files import ReadMark
-from holdfast.domain.ledger import MarkRead
+from holdfast.domain.store_operations import MarkRead
 from tools.tool_runner import ToolRunner, metadata_of
 
 PNG = base64.b64decode(

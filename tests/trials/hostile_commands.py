@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from holdfast.workspace.process.command_process import Launch, Processes, RunningCommand
-from holdfast.workspace.process.guard import Containment, Guard, TreeEnd
+from holdfast.workspace.process.guard_client import Containment, Guard, TreeEnd
 
 __all__ = ["SHAPES", "RunningShape", "launch_of", "new_token", "start_shape", "survivors", "try_tree"]
 

@@ -16,11 +16,11 @@ import msgspec
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
+from holdfast.workspace.git.background_status import GitScan
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.readonly_check import git_runs_nothing_else
-from holdfast.workspace.git.status_scan import GitScan
 from holdfast.workspace.process.piped_process import spawn
-from holdfast.workspace.process.shell_call import command_environment
+from holdfast.workspace.process.shell_launch import command_environment
 from holdfast.workspace.project_context import git_state
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope
 from trials.hostile_repositories import FORMS, KEYS, Arena

@@ -23,7 +23,7 @@ import apsw
 
 from forked_process import forkserver_context
 from holdfast.domain.errors import DataDirectoryBusy, StorageDetached
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner
 
 __all__ = ["DATABASE", "DESTRUCTIVE", "FORMS", "WAL", "Form", "copy_over", "data_dir_for", "stored_runs", "try_detach"]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.workspace.process.command_process import Launch, Processes
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.sandbox.privileges import landlock_version
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from trials import sandbox_escape_lines as lines

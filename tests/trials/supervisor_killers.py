@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.workspace.process.command_process import Launch, Processes
-from holdfast.workspace.process.guard import Guard, TreeEnd
+from holdfast.workspace.process.guard_client import Guard, TreeEnd
 
 __all__ = ["PLANS", "SERVER_PLANS", "Plan", "cancel_plan", "kill_server_of", "try_killer"]
 
@@ -203,7 +203,7 @@ _SERVER = """
 import asyncio, json, os, sys
 from pathlib import Path
 from trials.supervisor_killers import Plan
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.process.command_process import Processes
 
 async def main():

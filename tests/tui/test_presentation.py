@@ -14,7 +14,7 @@ from holdfast.domain.messages import Reasoning, ReasoningPart, Text, TextPart, T
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.tui.block_render import estimate_tokens, render_block
 from holdfast.tui.blocks import ToolBlock, output_lines
-from holdfast.tui.keys import NEWLINE_KEYS, QUEUE_KEYS, key_hints, register_key_sequences
+from holdfast.tui.key_hints import NEWLINE_KEYS, QUEUE_KEYS, key_hints, register_key_sequences
 from holdfast.tui.pickers import missing_requirement, model_items
 from holdfast.tui.screens.picker import PickerItem, filter_items, fit_width
 from holdfast.tui.themes import DARK, LIGHT, THEMES, default_theme, derive_palette

@@ -13,7 +13,7 @@ import pytest
 from textual.widgets import Input, TextArea
 
 from holdfast.providers.scripted_model import Act, Call, Say, ScriptedModel, Step, Think
-from holdfast.tui import block_render, screen_renderer
+from holdfast.tui import block_render, redraw
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.screens.picker import Picker
 from holdfast.tui.widgets.approval_panel import ApprovalPanel
@@ -110,11 +110,11 @@ async def settled(screen: AppDriver) -> None:
 @pytest.mark.parametrize(("name", "size"), [("small", (80, 24)), ("middle", (110, 36)), ("wide", (160, 45))])
 async def test_the_main_screens(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_render, "format_time", lambda _: "12:34")
-    for room in (block_render, screen_renderer):
+    for room in (block_render, redraw):
         monkeypatch.setattr(room, "format_duration", lambda _: "3 s")
     for writing in (TextArea, Input):
         monkeypatch.setattr(writing, "cursor_blink", False)
-    monkeypatch.setattr(screen_renderer, "format_usage", lambda *_, **__: "800 tokens (0 %)")
+    monkeypatch.setattr(redraw, "format_usage", lambda *_, **__: "800 tokens (0 %)")
     async with running_server(ScriptedModel(steps())) as (_, server):
         project = Path(server.directory.project())
         (project / "src").mkdir()

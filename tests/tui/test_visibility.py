@@ -20,7 +20,7 @@ from holdfast.tui.app import HoldfastApp
 from holdfast.tui.block_render import describe_activity
 from holdfast.tui.blocks import AnswerBlock, ToolBlock, output_lines
 from holdfast.tui.diff_render import DiffView
-from holdfast.tui.keys import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.themes import DARK, LIGHT, THEMES, Palette
 from holdfast.tui.widgets.approval_panel import ApprovalPanel

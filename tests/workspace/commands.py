@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.workspace.process.command_process import CommandSandbox, Launch, Processes
-from holdfast.workspace.process.guard import Containment, Guard, TreeEnd
+from holdfast.workspace.process.guard_client import Containment, Guard, TreeEnd
 
 __all__ = ["guarded", "line", "run_line"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.workspace.process import guard as guards
+from holdfast.workspace.process import guard_client as guards
 from holdfast.workspace.process.command_process import Launch, Processes, RunningCommand
-from holdfast.workspace.process.guard import Command, Guard, Tree
+from holdfast.workspace.process.guard_client import Command, Guard, Tree
 
 __all__ = ["UNUSED_PID", "FakeGuardProcess", "GuardFixture", "SupervisorConnection"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workspace.sandbox.git_dir_scan import GitScanner
+from holdfast.workspace.sandbox.git_dir_search import GitScanner
 from holdfast.workspace.sandbox.linked_git_dirs import named_paths
 from holdfast.workspace.sandbox.quarantine import Quarantine, SandboxCleanup, restore
 from trials.sandbox_escapes import git

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workspace.process.shell_call import Shell, command_environment
+from holdfast.workspace.process.shell_launch import Shell, command_environment
 from workspace.commands import guarded
 
 CANARY = "canary-4f1d2c"

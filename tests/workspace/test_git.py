@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.domain.project_context import GitState
+from holdfast.workspace.git.background_status import GitScan
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.git.readonly_check import (
     EXECUTES,
@@ -24,7 +25,6 @@ from holdfast.workspace.git.readonly_check import (
     is_harmless,
     pattern_of,
 )
-from holdfast.workspace.git.status_scan import GitScan
 from holdfast.workspace.process.piped_process import Child, spawn
 from holdfast.workspace.project_context import git_state
 from trials.hostile_git import LINES, probe

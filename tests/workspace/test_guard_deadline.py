@@ -11,7 +11,7 @@ import pytest
 from holdfast.testing.gates import until
 from holdfast.workspace.process import guard_system as system
 from holdfast.workspace.process.command_process import Processes, RunningCommand
-from holdfast.workspace.process.guard import Containment
+from holdfast.workspace.process.guard_client import Containment
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded, line
 

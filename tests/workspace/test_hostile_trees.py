@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.workspace.process.command_process import Processes
-from holdfast.workspace.process.guard import Containment, Guard
+from holdfast.workspace.process.guard_client import Containment, Guard
 from trials.hostile_commands import SHAPES, RunningShape, start_shape, survivors, try_tree
 
 TIMES = 20
@@ -22,7 +22,7 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from trials.hostile_commands import SHAPES, start_shape
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.process.command_process import Processes
 
 async def main():

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files.file_paths import display_path, glob_regex, is_within, join_path, similar_names
+from holdfast.workspace.files.path_strings import display_path, glob_regex, is_within, join_path, similar_names
 
 NAMES = ("a.py", "src/a.py", "src/x/b.py", "src/x/b.ts", "README.md", ".github/w.yml", "src/x/y/z/b.py")
 

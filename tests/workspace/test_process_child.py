@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.guard_client import CannotStart
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded

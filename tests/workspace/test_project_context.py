@@ -9,7 +9,7 @@ import pytest
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.engine.system_prompt import git_note, subagent_prompt, system_prompt
-from holdfast.workspace.git.status_scan import Scan
+from holdfast.workspace.git.background_status import Scan
 from holdfast.workspace.project_context import ContextLoader, ContextOptions, find_context_sources, read_context_files
 
 SESSION, OTHER = SessionId("s1"), SessionId("s2")

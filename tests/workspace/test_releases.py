@@ -21,12 +21,12 @@ from holdfast.testing.gates import settle_down, start, until
 from holdfast.tools import ls
 from holdfast.workspace.files import safe_open
 from holdfast.workspace.files.ignore_files import IgnoreRules
-from holdfast.workspace.process import guard as guards
+from holdfast.workspace.process import guard_client as guards
 from holdfast.workspace.process.command_process import Launch, Processes
-from holdfast.workspace.process.guard import Bounds, CannotStart, TreeEnd
+from holdfast.workspace.process.guard_client import Bounds, CannotStart, TreeEnd
 from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
-from holdfast.workspace.sandbox.git_dir_scan import GitScanner
+from holdfast.workspace.sandbox.git_dir_search import GitScanner
 from holdfast.workspace.search.search import Match, confirmed_matches
 from tools.tool_runner import ToolRunner
 from workspace.fake_guard import UNUSED_PID, GuardFixture, SupervisorConnection

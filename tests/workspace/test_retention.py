@@ -11,11 +11,11 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo
+from holdfast.workspace.git.background_status import GitScan, Scan
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.git.status_scan import GitScan, Scan
 from holdfast.workspace.process import command_process
 from holdfast.workspace.process.command_process import RunningCommand
-from holdfast.workspace.process.guard import LOST, UNPROVEN, TreeEnd
+from holdfast.workspace.process.guard_client import LOST, UNPROVEN, TreeEnd
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.output_capture import OutputFiles
 from holdfast.workspace.process.piped_process import Child

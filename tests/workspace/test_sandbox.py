@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.domain.settings import SandboxSettings
 from holdfast.workspace.process.command_process import Processes
-from holdfast.workspace.process.guard import Containment, Guard
+from holdfast.workspace.process.guard_client import Containment, Guard
 from holdfast.workspace.sandbox.linked_git_dirs import decide_linked_git, find_linked_git
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, SandboxState, find_bubblewrap
 from scratch import scratch_directory

@@ -9,11 +9,11 @@ import pytest
 from holdfast.config.locations import PROJECT_FILES
 from holdfast.domain.processes import PROTECTED
 from holdfast.extensions import search_paths
-from holdfast.workspace.files.file_paths import as_one_line
+from holdfast.workspace.files.path_strings import as_one_line
 from holdfast.workspace.process.command_process import Launch, Processes
-from holdfast.workspace.process.guard import Guard
-from holdfast.workspace.process.shell_call import Shell
-from holdfast.workspace.sandbox.git_dir_scan import GitScanner
+from holdfast.workspace.process.guard_client import Guard
+from holdfast.workspace.process.shell_launch import Shell
+from holdfast.workspace.sandbox.git_dir_search import GitScanner
 from holdfast.workspace.sandbox.quarantine import SandboxCleanup
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
 from trials.sandbox_escapes import MECHANISMS, git
@@ -386,7 +386,7 @@ async def test_deep_and_unreadable_directories(repository: Path, mechanism: str)
 def test_second_scan_reads_only_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         (tmp_path / f"a{number}/b").mkdir(parents=True)
-    monkeypatch.setattr("holdfast.workspace.sandbox.git_dir_scan._RECENT", -(10**12))
+    monkeypatch.setattr("holdfast.workspace.sandbox.git_dir_search._RECENT", -(10**12))
     scanner = GitScanner(str(tmp_path))
     assert scanner.scan().entries == {}
     (tmp_path / "a7/b/.git").write_text("gitdir: x\n")

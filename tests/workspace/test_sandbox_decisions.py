@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.domain.settings import SandboxSettings
 from holdfast.workspace.process.command_process import Launch
-from holdfast.workspace.process.guard import Bounds
+from holdfast.workspace.process.guard_client import Bounds
 from holdfast.workspace.sandbox import mount_view, sandbox
 from holdfast.workspace.sandbox.mount_view import (
     ViewPlan,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.workspace.git.git_command import list_settings
-from holdfast.workspace.sandbox import git_dir_scan, linked_git_dirs
-from holdfast.workspace.sandbox.git_dir_scan import (
+from holdfast.workspace.sandbox import git_dir_search, linked_git_dirs
+from holdfast.workspace.sandbox.git_dir_search import (
     added_settings,
     is_plain_directory,
     is_plain_file,
@@ -26,7 +26,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "GIT_CONFIG_NOSYS
 def _cache_git_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cache the answers of git, so that each text is passed to it once."""
     listed = functools.cache(list_settings)
-    for module in (git_dir_scan, linked_git_dirs, linked_git_dirs):
+    for module in (git_dir_search, linked_git_dirs, linked_git_dirs):
         monkeypatch.setattr(module, "list_settings", listed)
 
 
@@ -91,7 +91,7 @@ def test_settings_that_a_sandboxed_command_may_make(tmp_path: Path) -> None:
     check_settings(tmp_path)
     check_steps()
     assert_every_clause_decides(
-        [is_plain_settings, added_settings, git_dir_scan._is_plain], lambda: check_settings(tmp_path)
+        [is_plain_settings, added_settings, git_dir_search._is_plain], lambda: check_settings(tmp_path)
     )
     assert_every_clause_decides([is_plain_step], check_steps)
 
@@ -176,12 +176,12 @@ def test_git_directories_that_a_sandboxed_command_may_make(tmp_path: Path) -> No
     made = Made(tmp_path)
     os.symlink("dot", tmp_path / "dot link")
     check_made(made)
-    checked = [is_plain_directory, is_plain_file, git_dir_scan._is_linked, git_dir_scan._is_plain_at]
+    checked = [is_plain_directory, is_plain_file, git_dir_search._is_linked, git_dir_search._is_plain_at]
     equivalent = {
         "_matches_kind(stat.S_ISREG, path) and resolve_gitfile(path) in accepted -> resolve_gitfile(path) in accepted":
         "only regular files are read",
     }  # fmt: skip
-    checked.append(git_dir_scan._has_only_samples)
+    checked.append(git_dir_search._has_only_samples)
     assert_every_clause_decides(checked, lambda: check_made(made), equivalent=equivalent)
 
 

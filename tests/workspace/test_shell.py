@@ -10,8 +10,8 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import ShellResult
 from holdfast.testing.gates import start, until
-from holdfast.workspace.process.guard import CannotStart
-from holdfast.workspace.process.shell_call import Shell
+from holdfast.workspace.process.guard_client import CannotStart
+from holdfast.workspace.process.shell_launch import Shell
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import guarded
 

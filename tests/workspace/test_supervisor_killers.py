@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.gates import until
-from holdfast.workspace.process import guard_tag as guard_cgroup
+from holdfast.workspace.process import process_tag as guard_cgroup
 from holdfast.workspace.process.command_process import Processes
-from holdfast.workspace.process.guard import Containment, Guard
+from holdfast.workspace.process.guard_client import Containment, Guard
 from holdfast.workspace.process.guard_system import is_running
-from holdfast.workspace.process.guard_tag import (
+from holdfast.workspace.process.process_tag import (
     kill_orphaned,
     kill_tagged,
     new_tag,
@@ -118,6 +118,11 @@ def tagged_process(tag: int, token: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", token], preexec_fn=lambda: set_tag(tag), start_new_session=True)  # noqa: PLW1509
 
 
+def test_no_two_guards_of_a_server_share_a_tag() -> None:
+    """A tag has 8 bits for the guard, so random numbers would soon be equal."""
+    assert len({new_tag() for _ in range(256)}) == 256
+
+
 def test_tag_identifies_exactly_its_processes() -> None:
     tag, other = tag_of_tree(new_tag(), 1), tag_of_tree(new_tag(), 1)
     with tagged_process(tag, new_token()) as mine, tagged_process(other, new_token()) as stranger:
@@ -134,7 +139,7 @@ def test_processes_of_dead_server_are_found_and_killed() -> None:
     """By doctor, and by the next guard."""
     token = new_token()
     code = (
-        "import subprocess, sys; from holdfast.workspace.process.guard_tag import new_tag, set_tag; tag = new_tag()\n"
+        "import subprocess, sys; from holdfast.workspace.process.process_tag import new_tag, set_tag; tag = new_tag()\n"
         "subprocess.Popen(['sleep', sys.argv[1]], preexec_fn=lambda: set_tag(tag + 1), start_new_session=True)"
     )
     subprocess.run([sys.executable, "-c", code, token], check=True)
@@ -150,7 +155,7 @@ def test_processes_of_dead_server_are_found_and_killed() -> None:
 INSPECT_SUPERVISORS = """
 import asyncio, os, sys
 from pathlib import Path
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.sandbox.privileges import drop_capabilities
 from holdfast.workspace.process.command_process import Launch, Processes
 

@@ -19,10 +19,10 @@ from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.files.text_edit import replace_text
 from holdfast.workspace.files.text_encoding import TextFormat, decode, line_ending, with_line_ending
 from holdfast.workspace.files.undo import last_change, last_run, plan
-from holdfast.workspace.git.status_scan import Scan
-from holdfast.workspace.process import output_capture, shell_call
+from holdfast.workspace.git.background_status import Scan
+from holdfast.workspace.process import output_capture, shell_launch
 from holdfast.workspace.process.output_capture import Output, shorten
-from holdfast.workspace.process.shell_call import command_environment
+from holdfast.workspace.process.shell_launch import command_environment
 from holdfast.workspace.project_context import (
     ContextLoader,
     ContextOptions,
@@ -260,7 +260,7 @@ def check_environments() -> None:
 def test_environments() -> None:
     check_environments()
     assert_every_clause_decides(
-        [command_environment, shell_call._is_passed_on, shell_call._absolute_entries], check_environments
+        [command_environment, shell_launch._is_passed_on, shell_launch._absolute_entries], check_environments
     )
 
 

@@ -27,11 +27,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
-from holdfast.bus.backlog import Backlog, SlowReaderPolicy
 from holdfast.bus.frames import Frame, Gap, GapEvent, Hello, HelloEvent
+from holdfast.bus.shared_backlog import Backlog, SlowReaderPolicy
 from holdfast.domain.events import LiveEvent, MessagePart, MessagePartEvent, SessionEvent
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import Entry, WorkspaceRecord
+from holdfast.domain.store_operations import Entry, WorkspaceRecord
 
 __all__ = ["Bus", "EventLog", "OpenParts", "Subscription"]
 

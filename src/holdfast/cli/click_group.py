@@ -6,8 +6,8 @@ from importlib import import_module
 import click
 
 from holdfast import __version__
+from holdfast.cli.fast_msgspec_import import signals_blocked
 from holdfast.cli.main import COMMANDS
-from holdfast.cli.msgspec_import import signals_blocked
 
 __all__ = ["completion_command", "holdfast"]
 

@@ -308,7 +308,7 @@ def _hook_and_rule_problems(configuration: Configuration) -> list[Problem]:
     """Return problems of hooks in Claude Code's files, and saved rules that are out of date."""
     from holdfast.extensions.hooks.hooks import load_claude_settings
     from holdfast.extensions.search_paths import claude_settings_files
-    from holdfast.runtime.permission_check import outdated_rules
+    from holdfast.runtime.workspace_permissions import outdated_rules
 
     files = (load_claude_settings(folder) for folder in claude_settings_files(configuration.locations, os.environ))
     found = [problem for file in files if file is not None for problem in file.hooks.problems]

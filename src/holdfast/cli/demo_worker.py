@@ -20,7 +20,7 @@ from holdfast.domain.usage import Usage
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Act, Call, Say, ScriptedModel, ScriptedModels, Step, Think
 from holdfast.runtime.workspace import FixedServices, Workspace, open_workspace
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 
 __all__ = [

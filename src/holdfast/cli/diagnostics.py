@@ -24,9 +24,9 @@ from holdfast.client.server_address import Address
 from holdfast.client.server_launcher import ServerLocation, locate, secure_directory
 from holdfast.client.terminal_text import printable, sanitize
 from holdfast.client.version_check import VersionMismatch
+from holdfast.distribution_names import DISTRIBUTION, FOREIGN_DISTRIBUTION, REPAIR
 from holdfast.domain.doctor import Finding, Health, Severity
 from holdfast.domain.errors import HoldfastError
-from holdfast.install_hint import DISTRIBUTION, FOREIGN_DISTRIBUTION, REPAIR
 from holdfast.protocol.bodies import VersionInfo
 
 __all__ = ["dirs_command", "doctor_command", "logs_command", "prompt_command"]

@@ -12,11 +12,11 @@ from urllib.parse import urlencode
 import click
 
 from holdfast.cli.common import CommandError, location_options, report_errors, server_options
-from holdfast.cli.msgspec_import import signals_blocked
+from holdfast.cli.fast_msgspec_import import signals_blocked
 from holdfast.cli.server_connection import ServerConnection, environment_pairs
 from holdfast.client.errors import Unreachable
 from holdfast.client.server_launcher import locate
-from holdfast.install_hint import install_command
+from holdfast.distribution_names import install_command
 from holdfast.protocol.bodies import WebLink, WebLinkRequest
 
 __all__ = ["acp_command", "tui_command", "web_command"]

@@ -86,7 +86,7 @@ def main() -> None:
 def _check_package() -> None:
     """Exit with a message if another project's `holdfast` distribution has replaced this package's `__init__`."""
     if not hasattr(sys.modules["holdfast"], "__version__"):
-        from holdfast.install_hint import OVERWRITTEN
+        from holdfast.distribution_names import OVERWRITTEN
 
         sys.exit(OVERWRITTEN)
 

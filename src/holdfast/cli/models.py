@@ -81,7 +81,7 @@ async def _query_models(
 ) -> tuple[dict[str, tuple[str, str]], list["ProviderView"], str]:
     """Return the selected models, all providers, and why no model could be selected."""
     from holdfast.domain.errors import ProviderError
-    from holdfast.providers.http_client import close_connections
+    from holdfast.providers.shared_http_clients import close_connections
 
     chosen: dict[str, tuple[str, str]] = {}
     problem = ""

@@ -6,7 +6,13 @@ from typing import Any, get_args
 import click
 
 from holdfast.cli.common import location_options
-from holdfast.cli.run_client.run_args import DeliveryMode, RunArgs, find_conflict, is_usable_run_id, is_valid_timeout
+from holdfast.cli.run_client.run_arg_parser import (
+    DeliveryMode,
+    RunArgs,
+    find_conflict,
+    is_usable_run_id,
+    is_valid_timeout,
+)
 from holdfast.cli.run_client.run_command import UsageError, execute
 
 __all__ = ["command", "print_usage_error"]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.cli.msgspec_import import load_msgspec, signals_blocked
+from holdfast.cli.fast_msgspec_import import load_msgspec, signals_blocked
 from holdfast.client.server_launcher import EXIT_ADDRESS_IN_USE, ListenAddresses, listen_addresses
 from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
 from holdfast.server.http.listen import AddressTaken, UnixListener, bind_first

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from json import dumps, loads
 from typing import Any, TypeVar
 
-from holdfast.cli.msgspec_import import signals_blocked
+from holdfast.cli.fast_msgspec_import import signals_blocked
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import (
     BrokenResponse,

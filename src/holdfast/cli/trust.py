@@ -15,7 +15,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.problems import format_key
 from holdfast.config.redaction import redact
 from holdfast.config.validate import leaves
-from holdfast.extensions.trusted_files import (
+from holdfast.extensions.trust import (
     TrustableFile,
     find_trustable_files,
     grant_trust,

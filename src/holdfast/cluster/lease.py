@@ -75,6 +75,7 @@ from holdfast.cluster.lease_events import (
     OfWorkspace,
     OwnershipLost,
     Read,
+    ReadAt,
     ReadFailed,
     Release,
     Released,
@@ -299,22 +300,27 @@ def _observe(view: View, event: Observed) -> Step:
 
 def _observed(known: Peer | None, row: Row, ended: float) -> Peer:
     if known is None or known.heartbeat != row.heartbeat:
-        return Peer(row.heartbeat, ended, row.listens)
+        return Peer(row.heartbeat, ended, row.listens or (known is not None and known.listened))
     return replace(known, listened=True) if row.listens and not known.listened else known
 
 
 def _evict_silent(view: View, event: Observed) -> Step:
     if not _is_alive(view, event.ended):
         return view, ()
-    evictions: list[Effect] = []
+    effects: list[Effect] = []
     for name, peer in view.peers.items():
         silence = event.began - peer.since
         by_hint = silence < view.timing.lease
         has_hint = peer.listened and not event.rows[name].listens
-        if name not in view.evicting and silence >= (view.timing.hint if has_hint else view.timing.lease):
-            evictions.append(Evict(event.node, name, peer.heartbeat, by_hint))
+        limit = view.timing.hint if has_hint else view.timing.lease
+        if name in view.evicting:
+            continue
+        if silence >= limit:
+            effects.append(Evict(event.node, name, peer.heartbeat, by_hint))
             view = replace(view, evicting=view.evicting | {name})
-    return view, tuple(evictions)
+        elif limit - silence < view.timing.heartbeat and silence > view.timing.heartbeat / 2:
+            effects.append(ReadAt(event.node, peer.since + limit))
+    return view, tuple(effects)
 
 
 def _end_evict(view: View, event: EvictDone | EvictFailed) -> Step:

@@ -39,7 +39,7 @@ __all__ = [
     "OfNode",
     "OfWorkspace",
     "OwnershipLost",
-    "Read",
+    "Read", "ReadAt",
     "ReadFailed",
     "Release",
     "ReleaseFailed",
@@ -232,6 +232,12 @@ class Read(OfNode, frozen=True):
     """Read the nodes now, without waiting for the interval. `Observed` or `ReadFailed` follows."""
 
 
+class ReadAt(OfNode, frozen=True):
+    """Read the nodes at a time before the next interval, when a silence becomes long enough to evict."""
+
+    at: float
+
+
 class Evict(OfNode, frozen=True):
     """Evict `dead` if `heartbeat` is still its heartbeat. `EvictDone`, `EvictFailed` or `RowMissing` follows."""
 
@@ -292,6 +298,6 @@ class Leave(OfNode, frozen=True):
 
 
 Effect: TypeAlias = (
-    Join | SendHeartbeat | SetDeadline | Freeze | Read | Evict | Claim | AwaitTools | AllowTools | Settle | Drop
-    | Release | Close | Keep | MarkDraining | Leave
+    Join | SendHeartbeat | SetDeadline | Freeze | Read | ReadAt | Evict | Claim | AwaitTools | AllowTools | Settle
+    | Drop | Release | Close | Keep | MarkDraining | Leave
 )  # fmt: skip

@@ -40,6 +40,7 @@ from holdfast.cluster.lease_events import (
     Observed,
     OwnershipLost,
     Read,
+    ReadAt,
     ReadFailed,
     Release,
     Released,
@@ -166,6 +167,8 @@ class Membership:
                 self._host.keep(workspace, epoch)
             case Read():
                 self._read_now()
+            case ReadAt(at=at):
+                self._start(self._read_at(at), "read of a silent node")
             case _:
                 self._start(self._request(effect), type(effect).__name__)
 
@@ -288,6 +291,10 @@ class Membership:
         while self._view.phase != "left":
             self._read_now()
             await asyncio.sleep(self._timing.heartbeat)
+
+    async def _read_at(self, at: float) -> None:
+        await asyncio.sleep(max(0.0, at - self._clock()))
+        self._read_now()
 
     def _read_now(self) -> None:
         """Read the nodes; after the read in flight if there is one."""

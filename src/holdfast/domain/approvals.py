@@ -67,7 +67,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of a permission request. Neither granted nor denied: it is open. `withdrawn`: it was closed without an
     answer, because its run ended or its timeout expired. `by` is the client that answered, `via` the kind of that
-    client, `action` its choice.
+    client, `action` its choice. `reason`: see `QuestionNotification.answers`.
     """
 
     tool_call_id: ToolCallId
@@ -79,6 +79,7 @@ class PermissionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
     action: str = ""
     withdrawn: bool = False
     via: Via = ""
+    reason: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,7 +124,11 @@ class QuestionAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QuestionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A batch is closed: answered, cancelled by a client, or `withdrawn` with its run."""
+    """A batch is closed: answered, cancelled by a client, or `withdrawn` with its run.
+
+    `answers` is set if the answer was accepted by a node that does not own the workspace: the owner resolves the batch
+    from the stored event. Stock clients do not receive it.
+    """
 
     batch_id: str
     session_id: SessionId = SessionId("")
@@ -131,6 +136,7 @@ class QuestionNotification(msgspec.Struct, frozen=True, omit_defaults=True):
     cancelled: bool = False
     withdrawn: bool = False
     via: Via = ""
+    answers: tuple[QuestionAnswer, ...] = ()
 
 
 _PLACES: dict[Via, str] = {

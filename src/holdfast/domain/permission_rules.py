@@ -153,12 +153,17 @@ class Rule(msgspec.Struct, frozen=True):
         """Return True if the rule matches the path. `root` is the base of relative patterns, `home` that of `~/`."""
         if self.subject != "path" or (self.pattern.startswith("~/") and not home):
             return False
-        start = posixpath.join(home, self.pattern[2:]) if self.pattern.startswith("~/") else self.pattern
-        pattern = posixpath.normpath(posixpath.join(root, start))
+        # The names of these directories may contain brackets and stars, which are no wildcards.
+        start = posixpath.join(escape(home), self.pattern[2:]) if self.pattern.startswith("~/") else self.pattern
+        pattern = posixpath.normpath(posixpath.join(escape(root), start))
         if _path_pattern(pattern).fullmatch(path):
             return True
-        covers_below = self.is_lenient and not any(char in posixpath.basename(pattern) for char in "*?[")
+        unescaped = _ESCAPE.sub("", posixpath.basename(pattern))
+        covers_below = self.is_lenient and not any(char in unescaped for char in "*?[")
         return covers_below and _path_pattern(f"{pattern}/**").fullmatch(path) is not None
+
+
+_ESCAPE = re.compile(r"\[[*?[\\]\]")
 
 
 def escape(text: str) -> str:
@@ -206,8 +211,8 @@ def _path_pattern(pattern: str) -> re.Pattern[str]:
         elif pattern[at] == "?":
             parts.append("[^/]")
             at += 1
-        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) > 0:
-            inside = pattern[at + 1 : end].replace("\\", r"\\").replace("[", r"\[")
+        elif pattern[at] == "[" and (end := pattern.find("]", at + 2 + (pattern[at + 1 : at + 2] in ("!", "^")))) > 0:
+            inside = re.sub(r"([\\[&~|]|(?<=-)-)", r"\\\1", pattern[at + 1 : end])
             parts.append(f"[{'^' + inside[1:] if inside.startswith('!') else inside}]")
             at = end + 1
         else:
@@ -424,6 +429,10 @@ class _Reader:
         plain = re.sub(r"/{2,}", "/", pattern)
         if re.search(r"[*?\[\]][^/]*/\.\.(/|$)", plain):
             raise self.bad("`..` behind a wildcard leads nowhere in particular.")
+        try:
+            _path_pattern(plain)
+        except re.error:
+            raise self.bad("a range in brackets begins behind its end.") from None
         return f"{plain}**" if plain.endswith("/") and plain != "/" else plain
 
     # The scope

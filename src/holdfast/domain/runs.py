@@ -111,6 +111,10 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     step: int = 0
     cancel_requested: bool = False
     cancelled_by: str = ""
+    must_cancel: bool = False
+    """A node that does not own the workspace accepted a cancel and reported the run as covered: the store refuses to
+    fold, complete or fail it.
+    """
     folded_into: RunId = RunId("")
     ended_at: int = 0
     outcome: Outcome | None = None

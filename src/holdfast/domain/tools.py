@@ -13,8 +13,8 @@ import msgspec
 from holdfast.domain.approvals import Question, QuestionAnswer
 from holdfast.domain.files import ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.model_requests import ToolSpec
+from holdfast.domain.store_operations import Operation, Receipt
 
 __all__ = [
     "CLAUDE_NAMES",

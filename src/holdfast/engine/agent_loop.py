@@ -14,10 +14,10 @@ import msgspec
 from holdfast.domain.errors import HoldfastError, ProviderError
 from holdfast.domain.events import AgentNotice
 from holdfast.domain.ids import MessageId
-from holdfast.domain.ledger import Briefing, PatchSession
 from holdfast.domain.messages import Finish, FinishReason, Message
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StepFinish
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import Briefing, PatchSession
 from holdfast.domain.tools import INTERACTIVE_TOOLS, Tool
 from holdfast.domain.usage import Usage, estimate_tokens
 from holdfast.engine.compaction import continuation_note, is_nearly_full, summarize

@@ -14,10 +14,10 @@ then shortened step by step: long tool results are cut, then the older half of t
 from collections.abc import Sequence
 
 from holdfast.domain.errors import ProviderError
-from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Finish, Message, text_of
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.sessions import Session, SessionPatch
+from holdfast.domain.store_operations import PatchSession
 from holdfast.domain.usage import estimate_tokens
 from holdfast.engine.history import conversation, shortened, size_of
 from holdfast.engine.model_call import ModelCall

@@ -34,7 +34,9 @@ from holdfast.domain.errors import (
 )
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session, is_valid_run_id
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import replace_surrogates
+from holdfast.domain.runs import AttachmentInfo, Prompt, Run
+from holdfast.domain.store_operations import (
     Admit,
     Answer,
     CancelRun,
@@ -47,11 +49,9 @@ from holdfast.domain.ledger import (
     RemoveRun,
     Reorder,
 )
-from holdfast.domain.messages import replace_surrogates
-from holdfast.domain.runs import AttachmentInfo, Prompt, Run
-from holdfast.engine import lifecycle
+from holdfast.engine import run_lifecycle
 from holdfast.engine.engine import Engine
-from holdfast.engine.lifecycle import LaneEvent, Refuse, transition
+from holdfast.engine.run_lifecycle import LaneEvent, Refuse, transition
 
 __all__ = ["Inputs", "body_hash"]
 
@@ -128,7 +128,7 @@ class Inputs:
         def add_late_runs(runs: Sequence[RunId]) -> None:
             covered.update(dict.fromkeys(run for run in runs if engine.is_covered(session, run)))
 
-        await self._stop(CancelSession(session, by), session, lifecycle.Cancel(), add_late_runs)
+        await self._stop(CancelSession(session, by), session, run_lifecycle.Cancel(), add_late_runs)
         return tuple(covered)
 
     async def clear(self, session: SessionId, by: str = "") -> tuple[RunId, ...]:
@@ -143,7 +143,7 @@ class Inputs:
             folded.update(engine.lane(session).folded)
 
         operation = ClearQueue(session, () if lane.head is None else (lane.head.run,), by)
-        await self._stop(operation, session, lifecycle.ClearQueue(), add_late_runs)
+        await self._stop(operation, session, run_lifecycle.ClearQueue(), add_late_runs)
         # A run that was folded while the clear was being written shares its host's end.
         return tuple(run for run in covered if run not in folded)
 
@@ -152,7 +152,7 @@ class Inputs:
         record = await self._engine.run_context.ledger.run(self._engine.record.id, run_id)
         if record is None:
             raise UnknownRun
-        refused = await self._stop(CancelRun(run_id, by), record.run.session_id, lifecycle.CancelRun(run_id))
+        refused = await self._stop(CancelRun(run_id, by), record.run.session_id, run_lifecycle.CancelRun(run_id))
         if refused:
             raise _error_of(refused[0])
         # The run may have finished just before: wait until its end is stored, then return it.
@@ -163,7 +163,7 @@ class Inputs:
     async def move(self, run_id: RunId, position: int) -> None:
         """Move a waiting run to a position in the queue, counted from 0."""
         session = await self._session_of(run_id)
-        lane, effects = transition(self._engine.lane(session), lifecycle.Move(run_id, position))
+        lane, effects = transition(self._engine.lane(session), run_lifecycle.Move(run_id, position))
         if effects:
             raise NotWaiting
         order = tuple(waiting.run for waiting in lane.queue)
@@ -173,13 +173,13 @@ class Inputs:
         """Reorder the lane as stored, without the runs that have left it. Return False if `run_id` has left."""
         waiting = {item.run for item in self._engine.lane(session).queue}
         for place, run in enumerate(run for run in order if run in waiting):
-            self._engine.dispatch(session, lifecycle.Move(run, place))
+            self._engine.dispatch(session, run_lifecycle.Move(run, place))
         return run_id in waiting
 
     async def redeliver(self, run_id: RunId, delivery: Literal["steer", "queue"]) -> None:
         """Change the delivery of a waiting run."""
         session = await self._session_of(run_id)
-        event = lifecycle.Redeliver(run_id, delivery)
+        event = run_lifecycle.Redeliver(run_id, delivery)
         await self._rearrange(Redeliver(run_id, delivery), lambda: self._engine.dispatch(session, event) is None)
 
     def _new_run(self, prompt: Prompt) -> Run:
@@ -203,7 +203,7 @@ class Inputs:
 
     def _would_refuse(self, run: Run) -> HoldfastError | None:
         """Return the error if the lane would refuse the run now, so that nothing is written for it."""
-        event = lifecycle.Accept(run.run_id, run.delivery)
+        event = run_lifecycle.Accept(run.run_id, run.delivery)
         _, effects = transition(self._engine.lane(run.session_id), event)
         for effect in effects:
             if isinstance(effect, Refuse):
@@ -251,7 +251,7 @@ class Inputs:
             if isinstance(answer, Receipt):
                 runs = [run.run_id for run in answer.runs]
                 add_late_runs(runs)
-                told = (engine.dispatch(session, lifecycle.CancelRun(run)) for run in runs)
+                told = (engine.dispatch(session, run_lifecycle.CancelRun(run)) for run in runs)
                 refused.extend(refusal for refusal in told if refusal is not None)
 
         future = engine.recorder.put(
@@ -299,7 +299,7 @@ class _Placement:
         if isinstance(answer, Refusal):
             return
         run = self._run
-        self.refusal = self._engine.dispatch(run.session_id, lifecycle.Accept(run.run_id, run.delivery))
+        self.refusal = self._engine.dispatch(run.session_id, run_lifecycle.Accept(run.run_id, run.delivery))
         if self.refusal is not None:
             said = (entry.event for entry in answer.entries)
             marked = [event.change.object.run_id for event in said if isinstance(event, RunEvent)]

@@ -1,19 +1,19 @@
 """Interfaces that the engine depends on. `runtime` passes the implementations."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.events import LiveEvent, RunComplete
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Answer, Briefing, Entry, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.project_context import GitChanges, ProjectContext
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Answer, Briefing, Entry, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.tools import Permit, QuestionBatch, Tool, ToolContext, ToolOutcome
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "NewId",
     "Outlet",
     "Permissions",
+    "SharedLedger",
     "Tools",
 ]
 
@@ -123,6 +124,28 @@ class Ledger(Protocol):
 
     async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
         """Return the files that the session has read, latest first."""
+
+
+@runtime_checkable
+class SharedLedger(Ledger, Protocol):
+    """A store that several servers (nodes) use at once. Any node stores inputs; only the owner of a workspace commits.
+
+    Inputs are numbered in the same log. The owner learns of them through `events_after`. Its own writes are numbered
+    without a gap if no input came between them, and `events_after` returns a number only with all smaller ones.
+    """
+
+    async def join_workspace(self, path: str) -> WorkspaceRecord:
+        """Return a workspace without becoming its owner, creating it if necessary. `epoch` is 0 before its first
+        owner.
+        """
+
+    async def accept(self, workspace: WorkspaceId, writes: Sequence[Write]) -> Sequence[Answer]:
+        """Store inputs (`domain.store_operations.Input`) of any node in one synced transaction, whether or not the
+        workspace has an owner. Return an answer for each write.
+
+        After `StorageUnknown` there is no ticket to look up: the caller reads the state. Repeating an input does not
+        repeat its effect. Raises `ValueError` for other operations.
+        """
 
 
 class Outlet(Protocol):

@@ -6,8 +6,8 @@ import msgspec
 
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.hooks import HookOutcome
-from holdfast.domain.ledger import Briefing, PutMessage, RunRecord
 from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.store_operations import Briefing, PutMessage, RunRecord
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.turn import Turn

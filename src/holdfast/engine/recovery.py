@@ -28,14 +28,14 @@ from holdfast.domain.events import (
     decode_event,
 )
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
-from holdfast.domain.ledger import Announce, DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome, Run
+from holdfast.domain.store_operations import Announce, DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
 from holdfast.engine.engine import Engine
 from holdfast.engine.history_repair import TurnEnd, repair, unanswered_calls
-from holdfast.engine.lifecycle import Accept
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.run_end import INTERRUPTED, last_answer, merge_messages, notify_hooks
+from holdfast.engine.run_lifecycle import Accept
 
 __all__ = ["RecoveryPlan", "UnansweredRequests", "plan_recovery", "recover"]
 
@@ -115,6 +115,11 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     requeued: tuple[Run, ...]
     withdrawn: tuple[ApprovalEvent, ...] = ()
 
+    @property
+    def runs(self) -> frozenset[RunId]:
+        """Every run that the plan decides about."""
+        return frozenset(run.run_id for run in (*(run for run, _ in self.ends), *self.requeued))
+
 
 def plan_recovery(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> RecoveryPlan:
     """Decide about each open run. `open_runs` are in queue order; `hosts` are ended runs that others were folded
@@ -135,6 +140,8 @@ def plan_recovery(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> Recov
 
 
 def _outcome(run: Run, outcomes: Mapping[RunId, Outcome]) -> Outcome | None:
+    if run.must_cancel:
+        return "cancelled"
     if run.folded_into:
         return outcomes.get(run.folded_into, "interrupted")
     if run.cancel_requested:

@@ -6,9 +6,9 @@ from typing import TypeAlias
 from holdfast.domain.errors import UnknownSession
 from holdfast.domain.events import SessionEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import CreateSession, DeleteSession, PatchSession, PutMessage, Refusal
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.sessions import Session, SessionPatch
+from holdfast.domain.store_operations import CreateSession, DeleteSession, PatchSession, PutMessage, Refusal
 from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.message_factory import MessageFactory

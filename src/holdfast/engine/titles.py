@@ -8,10 +8,10 @@ from contextlib import aclosing, suppress
 
 from holdfast.domain.errors import ProviderError, StorageError
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import PatchSession
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.model_requests import FinishedPart, ModelRequest, TextDelta, UsagePart
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import Briefing, PatchSession
 from holdfast.domain.surrogates import replace_surrogates
 from holdfast.domain.usage import cost_of
 from holdfast.engine.history import conversation, has_user_text
@@ -75,11 +75,13 @@ class TitleGenerator:
         self._clock = clock
         self._tasks = TaskOwner()
 
-    def generate_for_first_prompt(self, turn: Turn, prompt: Message) -> None:
+    def generate_for_first_prompt(self, turn: Turn, prompt: Message, briefing: Briefing) -> None:
         """Start generating a title if this is the first prompt of the session."""
         run = turn.run
-        if self._run_context.settings.titles and not run.parent_run_id and text_of(prompt).strip():
-            self._tasks.start(self._set_title(turn, prompt), name=f"title {run.session_id}")
+        if not self._run_context.settings.titles or run.parent_run_id or not text_of(prompt).strip():
+            return
+        if not has_user_text(message for message in briefing.messages if message.run_id != run.run_id):
+            self._tasks.start(self._set_title(turn, prompt, briefing.session.title), name=f"title {run.session_id}")
 
     def stop(self) -> None:
         """Cancel all tasks."""
@@ -89,18 +91,9 @@ class TitleGenerator:
         """Wait until all tasks have ended."""
         await self._tasks.drain()
 
-    async def _set_title(self, turn: Turn, prompt: Message) -> None:
-        # A title is optional: a failing store is reported by other writes.
-        with suppress(StorageError):
-            await self._set_title_if_first(turn, prompt)
-
-    async def _set_title_if_first(self, turn: Turn, prompt: Message) -> None:
+    async def _set_title(self, turn: Turn, prompt: Message, before: str) -> None:
+        """Generate the title and store it, unless the session no longer has the title `before`."""
         run = turn.run
-        messages = await self._run_context.ledger.messages(self._run_context.workspace, run.session_id)
-        if has_user_text(message for message in messages if message.run_id != run.run_id):
-            return
-        session = await self._run_context.ledger.session(self._run_context.workspace, run.session_id)
-        before = session.title if session else ""
         costs: list[float] = []
         title: str | None = None
 
@@ -116,7 +109,9 @@ class TitleGenerator:
                 now = self._clock.now_ms() // 1000
                 patch = SessionPatch(run.session_id, now, title=title, only_if_title=before, add_cost=sum(costs))
                 stored = self._recorder.put(PatchSession(patch), sync=False)
-        await stored
+        # A title is optional: a failing store is reported by other writes.
+        with suppress(StorageError):
+            await stored
 
     async def _generate(self, session: SessionId, prompt: Message, charge: Callable[[float], None]) -> str:
         for choose in (self._run_context.models.small, self._run_context.models.large):

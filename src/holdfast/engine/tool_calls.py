@@ -19,8 +19,8 @@ from holdfast.domain.events import ToolOutput, ToolOutputEvent
 from holdfast.domain.files import ReadMark
 from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.messages import Message, ToolCall, ToolResult, replace_surrogates
+from holdfast.domain.store_operations import Operation, Receipt
 from holdfast.domain.tools import TOOLS, TOOLS_WITHOUT_REQUESTS, Permit, QuestionBatch, SubagentTask, Tool, ToolOutcome
 from holdfast.engine.run_context import RunContext
 from holdfast.engine.turn import Turn, TurnClosed

@@ -26,7 +26,11 @@ from holdfast.domain.events import (
     ToolOutputEvent,
 )
 from holdfast.domain.ids import MessageId, SessionId, ToolCallId
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
+from holdfast.domain.model_requests import ModelInfo, StreamPart, TextDelta
+from holdfast.domain.runs import PromptExpansion, Run
+from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import (
     DeleteMessage,
     GrowMessage,
     Operation,
@@ -37,10 +41,6 @@ from holdfast.domain.ledger import (
     StartRun,
     StepRun,
 )
-from holdfast.domain.messages import Finish, Message, ReasoningPart, ToolCallPart
-from holdfast.domain.model_requests import ModelInfo, StreamPart, TextDelta
-from holdfast.domain.runs import PromptExpansion, Run
-from holdfast.domain.sessions import SessionPatch
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId, Outlet
 from holdfast.engine.recorder import Recorder
@@ -322,6 +322,13 @@ class Turn:
     def add(self, messages: Iterable[Message]) -> None:
         """Append messages of this run that are stored elsewhere: the prompt, folded prompts."""
         self.messages.extend(messages)
+
+    def remove(self, messages: Iterable[Message]) -> None:
+        """Remove prompts that were added, because the store refused to fold them."""
+        removed = {message.id for message in messages}
+        self.messages = [message for message in self.messages if message.id not in removed]
+        for message_id in removed:
+            self._unstored.pop(message_id, None)
 
     async def add_result(self, message: Message) -> None:
         """Append and store a tool result."""

@@ -191,7 +191,6 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
         self._is_abandoned = False
-        self.requests = 0
         self.has_received = False
         """True if any byte of the current response was received. If not, the request may be repeated."""
 
@@ -274,7 +273,6 @@ class Connection(asyncio.Protocol):
         self._watchdog, self._error = watchdog, None
         self._pieces, self._unread = [], 0
         self._is_abandoned = False
-        self.requests += 1
         if watchdog is not None:
             watchdog.register(self)
             # The request was aborted before it was sent; `register` has closed the connection.

@@ -1,6 +1,6 @@
 """httpx2 transport on top of `holdfast.http11`, and the shared clients.
 
-Only `holdfast.providers.http_client` imports this module, in a thread, because importing httpx2 is slow.
+Only `holdfast.providers.shared_http_clients` imports this module, in a thread, because importing httpx2 is slow.
 """
 
 import ssl
@@ -12,7 +12,7 @@ import httpx2
 from holdfast.domain.surrogates import SurrogateReplacer
 from holdfast.http11.client_connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
 from holdfast.http11.client_messages import ConnectionBroken, Head, serialize_request
-from holdfast.providers.http_client import CURRENT_WATCHDOG
+from holdfast.providers.shared_http_clients import CURRENT_WATCHDOG
 
 __all__ = [
     "CONNECT_SECONDS",

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.http11.client_connection import connect_error
 from holdfast.providers.adapter_config import is_loopback
-from holdfast.providers.http_client import http_client
+from holdfast.providers.shared_http_clients import http_client
 from holdfast.tasks import TaskOwner
 
 __all__ = [

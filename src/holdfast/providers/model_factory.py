@@ -9,7 +9,7 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.providers.adapter_config import BETWEEN, FIRST_BYTE, ModelAccess
 from holdfast.providers.effective_providers import Endpoint, ModelSpec, Provider, adapt_selection
-from holdfast.providers.http_client import in_thread
+from holdfast.providers.shared_http_clients import in_thread
 
 __all__ = ["ModelAdapter", "ModelConfig", "build", "configure_model", "reasoning_body"]
 

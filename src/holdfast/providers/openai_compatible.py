@@ -21,7 +21,6 @@ from holdfast.http11.sse import SseReader
 from holdfast.providers.adapter_config import ModelAccess
 from holdfast.providers.chat_request import chat_body
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream, NotUnderstood
-from holdfast.providers.http_client import USER_AGENT, DirectRoute, direct_route, http_client, in_thread
 from holdfast.providers.provider_errors import (
     ErrorContext,
     connection_error,
@@ -31,6 +30,7 @@ from holdfast.providers.provider_errors import (
     stall_error,
     status_error,
 )
+from holdfast.providers.shared_http_clients import USER_AGENT, DirectRoute, direct_route, http_client, in_thread
 
 if TYPE_CHECKING:
     import httpx2

@@ -13,13 +13,12 @@ from typing import Any
 
 import msgspec
 
+from holdfast.distribution_names import install_command
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.http11.client_connection import RequestWatchdog
-from holdfast.install_hint import install_command
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import CURRENT_WATCHDOG, USER_AGENT, http_client, in_thread
 from holdfast.providers.openai_compatible import session_headers
 from holdfast.providers.provider_errors import (
     ErrorContext,
@@ -28,6 +27,7 @@ from holdfast.providers.provider_errors import (
     incomplete_error,
     refused_error,
 )
+from holdfast.providers.shared_http_clients import CURRENT_WATCHDOG, USER_AGENT, http_client, in_thread
 from holdfast.tasks import TaskOwner
 
 __all__ = ["KINDS", "PydanticModel"]

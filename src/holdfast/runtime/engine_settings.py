@@ -13,7 +13,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.project_context import ProjectContext
 from holdfast.domain.settings import Options, Settings
 from holdfast.engine.settings import EngineSettings, Limits
-from holdfast.workspace.git.status_scan import Scan
+from holdfast.workspace.git.background_status import Scan
 from holdfast.workspace.project_context import ContextLoader, ContextOptions
 
 __all__ = ["context_loader", "engine_settings", "own_files"]

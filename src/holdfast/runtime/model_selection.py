@@ -65,16 +65,14 @@ class ModelSources(msgspec.Struct, frozen=True):
 
 def model_sources(configuration: "Configuration", credentials: "Credentials", data_dir: Path) -> ModelSources:
     """Return the sources of a workspace with settings and keys in files. The caller adds the renewal of credentials."""
+    # Every prompt compares the stamp before it is accepted.
+    catalog = str(newer_catalog_file(data_dir))
     return ModelSources(
         configuration.current,
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: (
-            file_signature(credentials.path),
-            file_signature(str(newer_catalog_file(data_dir))),
-            configuration.environment_version,
-        ),
+        lambda: (file_signature(credentials.path), file_signature(catalog), configuration.environment_version),
         data_dir,
         lambda: _unknown_selection(configuration),
     )

@@ -16,14 +16,14 @@ import msgspec
 from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import WorkspaceRecord
+from holdfast.domain.store_operations import WorkspaceRecord
 from holdfast.engine.settings import EngineSettings
-from holdfast.providers.http_client import close_connections
 from holdfast.providers.model_discovery import ModelDiscovery
-from holdfast.storage.ledger import SqliteLedger
+from holdfast.providers.shared_http_clients import close_connections
+from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.git.git_command import PrivateGit
-from holdfast.workspace.process.guard import Guard
+from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.web_client import WebClient
 
 if TYPE_CHECKING:

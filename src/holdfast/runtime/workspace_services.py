@@ -20,9 +20,9 @@ from holdfast.config.saved_settings import ConfigStore
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent, LiveEvent
 from holdfast.domain.ids import WorkspaceId
-from holdfast.domain.ledger import WorkspaceRecord
 from holdfast.domain.sessions import Todo
 from holdfast.domain.settings import Options, Settings
+from holdfast.domain.store_operations import WorkspaceRecord
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.ports import ContextLoader, Models, Outlet
@@ -31,26 +31,26 @@ from holdfast.engine.run_context import RunContext, SubagentRegistry, SubagentTy
 from holdfast.engine.settings import EngineSettings
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.extensions import Extensions
-from holdfast.providers.http_client import post_form
+from holdfast.providers.shared_http_clients import post_form
+from holdfast.runtime.command_substitution import Substitution
 from holdfast.runtime.engine_settings import context_loader, engine_settings
 from holdfast.runtime.model_selection import SelectedModels, model_sources
-from holdfast.runtime.permission_check import PermissionCheck, allows, replaces
 from holdfast.runtime.server_services import NoUsableModel, ServerServices, close_each
-from holdfast.runtime.settings_substitution import Substitution
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceEvents, new_id
+from holdfast.runtime.workspace_permissions import PermissionCheck, allows, replaces
 from holdfast.tools.agent import Agent
 from holdfast.tools.agentic_fetch import AgenticFetch, WebFetch
 from holdfast.tools.bash import Bash, BashArguments
 from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
+from holdfast.workspace.git.background_status import GitScan
 from holdfast.workspace.git.readonly_check import examined_git
-from holdfast.workspace.git.status_scan import GitScan
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
-from holdfast.workspace.process.shell_call import Shell, command_environment
-from holdfast.workspace.process.shell_resolution import ProgramFiles
+from holdfast.workspace.process.program_lookup import ProgramFiles
+from holdfast.workspace.process.shell_launch import Shell, command_environment
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
 
 __all__ = ["WorkspaceServices", "open_workspace"]

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.engine.settings import EngineSettings
 from holdfast.lock_owner import write_owner
-from holdfast.providers.http_client import in_thread
+from holdfast.providers.shared_http_clients import in_thread
 from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send

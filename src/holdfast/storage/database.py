@@ -34,7 +34,7 @@ from holdfast.storage.data_directory import (
     preallocate_wal,
     unusable_error,
 )
-from holdfast.storage.readers import Readers
+from holdfast.storage.reader_threads import Readers
 from holdfast.storage.schema import (
     APPLICATION_ID,
     finish_upgrade,
@@ -44,7 +44,7 @@ from holdfast.storage.schema import (
 )
 from holdfast.storage.thread_replies import log_error, translate_error
 from holdfast.storage.vacuum import WAL_SIZE_LIMIT
-from holdfast.storage.writer import Probe, Work, Writer
+from holdfast.storage.writer_thread import Probe, Work, Writer
 
 __all__ = ["Database", "ExposedFile", "check", "check_absence", "check_links", "find_exposed_files"]
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.domain.ledger import Answer, Write
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, ToolSpec
+from holdfast.domain.store_operations import Answer, Write
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.providers.scripted_model import Act, ScriptedModel, Step
 from holdfast.tasks import TaskOwner

@@ -9,16 +9,17 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.domain.errors import OwnerChanged, StorageUnknown
+from holdfast.domain.errors import OwnerChanged, StorageUnavailable, StorageUnknown
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import Answer, Briefing, Refusal, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Answer, Briefing, Refusal, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.storage.event_log import Retention
+from holdfast.storage.journal import Journal, Table
 from holdfast.storage.operations import execute
-from holdfast.testing.memory_tables import Journal, MemoryTables, Table
+from holdfast.testing.memory_tables import MemoryTables
 
 __all__ = ["MemoryLedger"]
 
@@ -70,7 +71,8 @@ class MemoryLedger:
 
     `pace` is awaited before and after each effect. `fail` is called before each commit; an error that it returns is
     raised and nothing is written, except for `StorageUnknown`, where `survives` decides whether the write takes effect.
-    Writes take effect in the order of their submission, even if they are delayed.
+    Writes take effect in the order of their submission, even if they are delayed. `jump` is the distance by which the
+    numbering skips ahead after an unclean end: 0 as on PostgreSQL, where no number is lost.
     """
 
     def __init__(
@@ -81,12 +83,14 @@ class MemoryLedger:
         pace: Callable[[], Awaitable[None]] = _no_delay,
         fail: Callable[[], Exception | None] = lambda: None,
         survives: Callable[[], bool] = lambda: True,
+        jump: int = _JUMP,
     ) -> None:
         self._retention = retention or Retention()
         self._now_ms = now_ms
         self._pace = pace
         self._fail = fail
         self._survives = survives
+        self._jump = jump
         self._journal = Journal()
         self._owners: Table[WorkspaceId, _Owner] = Table(self._journal)
         self._tables: dict[WorkspaceId, MemoryTables] = {}
@@ -114,6 +118,13 @@ class MemoryLedger:
     ) -> Sequence[Answer]:
         batch = tuple(writes)
         return await self._run_in_order(lambda: self._commit(workspace, epoch, ticket, batch))
+
+    async def join_workspace(self, path: str) -> WorkspaceRecord:
+        return await self._run_in_order(lambda: self._join(path))
+
+    async def accept(self, workspace: WorkspaceId, writes: Sequence[Write]) -> Sequence[Answer]:
+        inputs = tuple(writes)
+        return await self._run_in_order(lambda: self._accept(workspace, inputs))
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
         owner = await self._run_in_order(lambda: self._require_owner(workspace, epoch))
@@ -206,17 +217,28 @@ class MemoryLedger:
         return job.result()
 
     def _change_owner(self, path: str) -> WorkspaceRecord:
-        owner = next((owner for owner in self._owners if owner.path == path), None)
-        if owner is None:
-            owner = _Owner(WorkspaceId(f"workspace-{len(self._tables) + 1}"), path)
-            self._tables[owner.id] = MemoryTables(self._journal)
-        newest = owner.newest if owner.clean else owner.newest + _JUMP
+        owner = self._row(path)
+        newest = owner.newest if owner.clean else owner.newest + self._jump
         owner = _Owner(owner.id, path, owner.epoch + 1, newest, clean=False)
         self._owners.set(owner.id, owner)
         record = WorkspaceRecord(owner.id, path, owner.epoch, self._oldest(owner), newest)
         self._prune(owner.id)
         self._journal.forget()
         return record
+
+    def _join(self, path: str) -> WorkspaceRecord:
+        owner = self._row(path)
+        self._journal.forget()
+        return WorkspaceRecord(owner.id, path, owner.epoch, self._oldest(owner), owner.newest)
+
+    def _row(self, path: str) -> _Owner:
+        """Return the row of a directory, which is created the first time."""
+        owner = next((owner for owner in self._owners if owner.path == path), None)
+        if owner is None:
+            owner = _Owner(WorkspaceId(f"workspace-{len(self._tables) + 1}"), path)
+            self._tables[owner.id] = MemoryTables(self._journal)
+            self._owners.set(owner.id, owner)
+        return owner
 
     def _mark_clean(self, workspace: WorkspaceId, epoch: int) -> None:
         owner = self._owners.get(workspace)
@@ -231,44 +253,67 @@ class MemoryLedger:
         return owner
 
     def _commit(self, workspace: WorkspaceId, epoch: int, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
+        def apply() -> tuple[Answer, ...]:
+            return self._apply_batch(self._require_owner(workspace, epoch), ticket, writes)
+
+        return self._transact(apply, is_synced=any(write.sync for write in writes))
+
+    def _accept(self, workspace: WorkspaceId, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
+        def apply() -> tuple[Answer, ...]:
+            owner = self._owners.get(workspace)
+            if owner is None:
+                raise StorageUnavailable("There is no such workspace.")
+            newest, answers = self._apply_writes(owner, writes, is_input=True)
+            self._owners.set(owner.id, msgspec.structs.replace(owner, newest=newest))
+            self._prune_if_due(owner, newest)
+            return answers
+
+        return self._transact(apply, is_synced=True)
+
+    def _transact(self, apply: Callable[[], tuple[Answer, ...]], *, is_synced: bool) -> tuple[Answer, ...]:
         error = self._fail()
         if error is not None and not (isinstance(error, StorageUnknown) and self._survives()):
             raise error
         mark = self._journal.mark()
         try:
-            answers = self._apply_writes(self._require_owner(workspace, epoch), ticket, writes)
+            answers = apply()
         except Exception:
             self._journal.back_to(mark)
             raise
-        if any(write.sync for write in writes):
+        if is_synced:
             self._journal.forget()
         if error is not None:
             raise error
         return answers
 
-    def _apply_writes(self, owner: _Owner, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
+    def _apply_batch(self, owner: _Owner, ticket: int, writes: tuple[Write, ...]) -> tuple[Answer, ...]:
         if owner.clean:
             raise OwnerChanged("The workspace was closed: open it again before writing to it.")
         if ticket == owner.ticket:
             return owner.answers
         if ticket < owner.ticket:
             raise StorageUnknown("A later batch was written already; what became of this one is no longer known.")
+        newest, done = self._apply_writes(owner, writes, is_input=False)
+        self._owners.set(owner.id, msgspec.structs.replace(owner, newest=newest, ticket=ticket, answers=done))
+        self._prune_if_due(owner, newest)
+        return done
+
+    def _apply_writes(
+        self, owner: _Owner, writes: tuple[Write, ...], *, is_input: bool
+    ) -> tuple[int, tuple[Answer, ...]]:
+        """Apply the writes and store their events. Return the newest number and the answers."""
         newest = owner.newest
         answers: list[Answer] = []
         for write in writes:
             mark = self._journal.mark()
-            answer = execute(write, self._tables[owner.id], newest)
+            answer = execute(write, self._tables[owner.id], newest, is_input=is_input)
             if isinstance(answer, Refusal):
                 self._journal.back_to(mark)
             else:
                 self._tables[owner.id].log.append(answer.entries, self._now_ms())
                 newest += len(answer.entries)
             answers.append(answer)
-        done = tuple(answers)
-        self._owners.set(owner.id, msgspec.structs.replace(owner, newest=newest, ticket=ticket, answers=done))
-        if self._retention.is_due(owner.newest, newest):
-            self._prune(owner.id)
-        return done
+        return newest, tuple(answers)
 
     def _snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
         owner = self._owners.get(workspace)
@@ -287,6 +332,10 @@ class MemoryLedger:
 
     def _oldest(self, owner: _Owner) -> int:
         return self._tables[owner.id].log.oldest() or owner.newest + 1
+
+    def _prune_if_due(self, before: _Owner, newest: int) -> None:
+        if self._retention.is_due(before.newest, newest):
+            self._prune(before.id)
 
     def _prune(self, workspace: WorkspaceId) -> None:
         tables = self._tables[workspace]

@@ -11,9 +11,9 @@ from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.workspace.files.safe_open import require_workspace
 from holdfast.workspace.process.command_process import RunningCommand
-from holdfast.workspace.process.guard import TreeEnd
+from holdfast.workspace.process.guard_client import TreeEnd
 from holdfast.workspace.process.jobs import Job, Jobs
-from holdfast.workspace.process.shell_call import Shell
+from holdfast.workspace.process.shell_launch import Shell
 
 __all__ = ["Bash", "BashArguments", "BashTimes", "output_text"]
 

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.domain import line_diff
 from holdfast.domain.errors import ToolError
 from holdfast.domain.files import FileVersion, Origin, ReadMark
-from holdfast.domain.ledger import AddFile, MarkRead
+from holdfast.domain.store_operations import AddFile, MarkRead
 from holdfast.domain.tools import Permit, ToolContext
 from holdfast.tasks import run_to_completion
 from holdfast.workspace.files.atomic_write import AtomicWrite

@@ -12,7 +12,7 @@ from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.grep import search_environment, searched
-from holdfast.workspace.files.file_paths import as_one_line, is_within
+from holdfast.workspace.files.path_strings import as_one_line, is_within
 from holdfast.workspace.search.search import Searcher, SearchScope
 
 __all__ = ["Glob", "GlobArguments"]

@@ -16,7 +16,7 @@ from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import resolve_location
-from holdfast.workspace.files.file_paths import as_one_line
+from holdfast.workspace.files.path_strings import as_one_line
 from holdfast.workspace.files.safe_open import FileLocation, replaced_error, status_of
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
 

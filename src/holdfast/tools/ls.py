@@ -15,8 +15,8 @@ from holdfast.domain.settings import ToolSettings
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import resolve_location
-from holdfast.workspace.files.file_paths import as_one_line
 from holdfast.workspace.files.ignore_files import IgnoreRules
+from holdfast.workspace.files.path_strings import as_one_line
 from holdfast.workspace.files.safe_open import FileLocation, entries_of, open_directory
 from holdfast.workspace.git.repository import repository_of
 

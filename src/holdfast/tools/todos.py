@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import PatchSession
 from holdfast.domain.sessions import SessionPatch, Todo
+from holdfast.domain.store_operations import PatchSession
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 

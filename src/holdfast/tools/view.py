@@ -11,11 +11,11 @@ from msgspec import Meta
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.files import ReadMark
-from holdfast.domain.ledger import MarkRead
+from holdfast.domain.store_operations import MarkRead
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import Remark, no_remark, resolve_location
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import FileLocation, open_plain_file, read_whole_file, too_large_error
 from holdfast.workspace.files.text_encoding import decode
 

@@ -26,11 +26,11 @@ from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.ids import SessionId
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.approvals import ApprovalController
-from holdfast.tui.keys import register_key_sequences
+from holdfast.tui.key_hints import register_key_sequences
 from holdfast.tui.notifications import AwayNotifier
 from holdfast.tui.pickers import ExtensionPicker, ModelPicker, SessionPicker, WorkspacePicker
 from holdfast.tui.prompt_actions import SECOND_PRESS_TIME, AttachmentBar, CompletionController, PromptController
-from holdfast.tui.screen_renderer import FrameScheduler, Renderer
+from holdfast.tui.redraw import FrameScheduler, Renderer
 from holdfast.tui.screens.help import HelpScreen
 from holdfast.tui.server_connection import ServerConnection
 from holdfast.tui.slash_commands import SlashCommands

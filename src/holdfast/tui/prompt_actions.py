@@ -27,7 +27,7 @@ from holdfast.tui.attachments import (
     read_attachment,
     text_attachment,
 )
-from holdfast.tui.keys import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.picker import Picker, PickerItem
 from holdfast.tui.slash_commands import SlashCommands
 from holdfast.tui.widgets.queue_panel import QueuePanel

@@ -19,10 +19,10 @@ import msgspec
 
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import read_within
+from holdfast.workspace.git.background_status import Scan
 from holdfast.workspace.git.repository import find_repository, read_head, repository_of
-from holdfast.workspace.git.status_scan import Scan
 
 __all__ = [
     "CONTEXT_NAMES",

@@ -23,7 +23,7 @@ from holdfast.extensions.hooks.hook_process import run_hook
 from holdfast.extensions.hooks.hooks import Hooks
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse, in_virtual_time
-from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.guard_client import CannotStart
 
 Json = dict[str, Any]
 Behaviour = Callable[["Process"], None]

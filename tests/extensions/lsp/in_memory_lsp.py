@@ -14,7 +14,7 @@ from holdfast.domain.extensions import LspInfo, LspState
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.lsp.lsp_manager import LspManager
 from holdfast.extensions.lsp.lsp_types import file_uri
-from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.guard_client import CannotStart
 
 __all__ = ["LspFixture", "Program", "hangs", "now", "run_scenario"]
 

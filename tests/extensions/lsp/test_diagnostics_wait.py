@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.extensions.lsp import server_lifecycle
+from holdfast.extensions.lsp import server_state_machine
 from holdfast.extensions.lsp.diagnostics_wait import (
     AFTER_CHANGE,
     ON_REQUEST,
@@ -93,7 +93,7 @@ def ready(server: LanguageServer) -> ServerSession:
     talk = ServerSession(server.config, "/w", server._on_change)
     talk._connection = _Peer()  # type: ignore[assignment]
     server.session = talk
-    server.dispatch(server_lifecycle.Started(server.status.launch, asyncio.get_running_loop().time()))
+    server.dispatch(server_state_machine.Started(server.status.launch, asyncio.get_running_loop().time()))
     return talk
 
 
@@ -164,7 +164,7 @@ def test_starting_server_is_awaited_once_for_all_changes() -> None:
         server.request_start()
         assert await took(server) == (False, 5.0)
         assert await took(server) == (False, 0.0), "its time is up, for everybody"
-        server.dispatch(server_lifecycle.Restart())
+        server.dispatch(server_state_machine.Restart())
         steps = ((2.0, lambda: ready(server)), (3.5, lambda: publish(server.session, 1)))  # type: ignore[arg-type]
         assert await took(server, *steps) == (True, 3.8)
         await server.close()
@@ -174,7 +174,7 @@ def test_starting_server_is_awaited_once_for_all_changes() -> None:
 
 def test_ended_server_is_not_awaited() -> None:
     async def walk() -> None:
-        for event in (lambda n: server_lifecycle.Exited(n, 0, "x"), lambda _: server_lifecycle.Stop()):
+        for event in (lambda n: server_state_machine.Exited(n, 0, "x"), lambda _: server_state_machine.Stop()):
             server = server_of()
             server.request_start()
             ready(server)

@@ -13,7 +13,7 @@ from holdfast.extensions.lsp import lsp_connection as module
 from holdfast.extensions.lsp.lsp_connection import ConnectionClosed, LspConnection, RequestRefused, RequestTimeout
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse, in_virtual_time
-from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.guard_client import CannotStart
 
 
 class _Child:

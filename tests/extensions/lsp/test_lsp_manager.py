@@ -11,7 +11,7 @@ from holdfast.client.errors import ServerProblem
 from holdfast.domain.events import HelloEvent, LspEvent
 from holdfast.domain.extensions import NEVER, LspState
 from holdfast.domain.ids import SessionId
-from holdfast.extensions.lsp import server_lifecycle
+from holdfast.extensions.lsp import server_state_machine
 from holdfast.extensions.lsp.diagnostics_wait import WaitLimits
 from holdfast.testing.gates import until
 from server.helpers import RawStream, read_until
@@ -186,7 +186,7 @@ async def test_file_opened_by_client_is_diagnosed(start: str) -> None:
 @pytest.fixture
 def no_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prevent a server that ended from restarting by itself."""
-    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 1_000.0)
+    monkeypatch.setattr(server_state_machine, "FIRST_DELAY", 1_000.0)
 
 
 @pytest.mark.usefixtures("no_restart")
@@ -207,7 +207,7 @@ async def test_crash_is_reported_with_reason() -> None:
 
 
 async def test_crashed_server_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_lifecycle, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(server_state_machine, "FIRST_DELAY", 0.01)
     async with lsp_workspace() as lsp:
         session = await start_session(lsp)
         lsp.set_behaviour("crash")

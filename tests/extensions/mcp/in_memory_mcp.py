@@ -18,7 +18,7 @@ from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.mcp.extension import McpExtension
 from holdfast.testing.seeded_loop import SeededLoop
-from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.guard_client import CannotStart
 
 __all__ = [
     "Context",

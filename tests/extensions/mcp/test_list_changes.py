@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from extensions.mcp.in_memory_mcp import McpFixture, Program, hangs, now, run_scenario, tool
+from extensions.mcp.in_memory_mcp import McpFixture, Program, hangs, now, refuses, run_scenario, tool
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
-from holdfast.extensions.mcp.connection_state import CallFailed
+from holdfast.extensions.mcp.mcp_types import CallFailed
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 
@@ -123,6 +123,45 @@ def test_entries_of_a_list_are_bounded(tmp_path: Path, bound: int, monkeypatch: 
         assert (await fixture.wait_for_state("connected")).tool_count == bound
 
     monkeypatch.setattr("holdfast.extensions.mcp.mcp_server._MAX_ENTRIES", bound)
+    run_scenario(tmp_path, scenario)
+
+
+def _without(what: str) -> Callable[[Program, Json], Json]:
+    """Answer `initialize` without the capability of this list."""
+
+    def initialize(_: Program, message: Json) -> Json:
+        capabilities: Json = {name: {} for name in ("tools", "prompts", "resources") if name != what}
+        about = {"name": "memory", "version": "2"}
+        version = message["params"]["protocolVersion"]
+        return {"result": {"protocolVersion": version, "capabilities": capabilities, "serverInfo": about}}
+
+    return initialize
+
+
+@pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
+@pytest.mark.parametrize("way", ["no capability", "refused", "empty"])
+def test_a_new_connection_replaces_the_lists_of_the_last_one(tmp_path: Path, what: str, way: str) -> None:
+    """The list that the new server lacks is empty, whatever the reason; the others are those of the new server."""
+
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.items = {name: [tool(f"{name}{number}", uri="r://x") for number in range(2)] for name in fixture.items}
+        await fixture.wait_for_state("connected")
+        fixture.items = {name: items[:1] for name, items in fixture.items.items()}
+        if way == "no capability":
+            fixture.methods["initialize"] = _without(what)
+        elif way == "refused":
+            fixture.methods[f"{what}/list"] = refuses
+        else:
+            fixture.items[what] = []
+        fixture.last.end(1)
+        await fixture.wait_for_state("error")
+        info = await fixture.wait_for_state("connected")
+        counts = {"tools": info.tool_count, "prompts": info.prompt_count, "resources": info.resource_count}
+        assert counts == {"tools": 1, "prompts": 1, "resources": 1, what: 0}
+        names = {item.spec.name for item in fixture.mcp.tools()}
+        assert set(info.tools) == {name for name in names if name.startswith("mcp_s_")}
+        assert len(info.tools) == info.tool_count
+
     run_scenario(tmp_path, scenario)
 
 

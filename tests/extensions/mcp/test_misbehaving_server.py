@@ -21,8 +21,8 @@ from extensions.mcp.servers import (
     wait_until_dead,
     wait_until_gone,
 )
-from holdfast.extensions.mcp import connection_state
-from holdfast.extensions.mcp.bounded_wait import RateLimit, StartLimiter
+from holdfast.extensions.mcp import mcp_types
+from holdfast.extensions.mcp.request_limits import RateLimit, StartLimiter
 from holdfast.testing.gates import start, until
 
 GO: tuple[str, object] = ("mcp_misbehaving_go", {})
@@ -37,7 +37,7 @@ async def test_constantly_changing_lists_are_read_with_back_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that announces a change with every list does not cause a busy loop."""
-    monkeypatch.setattr(connection_state, "FIRST_DELAY", 600.0)
+    monkeypatch.setattr(mcp_types, "FIRST_DELAY", 600.0)
     async with tool_client() as one:
         await add(one, misbehaving=misbehaving(tmp_path, "restless"))
         await wait_for_state(one, "misbehaving", "connected", but=lambda info: "mcp_misbehaving_number2" in info.tools)
@@ -45,9 +45,9 @@ async def test_constantly_changing_lists_are_read_with_back_off(
         await one.client.mcp_refresh_tools(one.workspace, "misbehaving")
         await results(one, GO)
         assert received(tmp_path, "tools/list") == 2
-    assert connection_state.refresh_delay(1.0, is_quiet=False) == 2.0
-    assert connection_state.refresh_delay(50.0, is_quiet=False) == connection_state.MAX_DELAY
-    assert connection_state.refresh_delay(50.0, is_quiet=True) == 600.0
+    assert mcp_types.refresh_delay(1.0, is_quiet=False) == 2.0
+    assert mcp_types.refresh_delay(50.0, is_quiet=False) == mcp_types.MAX_DELAY
+    assert mcp_types.refresh_delay(50.0, is_quiet=True) == 600.0
 
 
 async def test_invalid_entry_is_dropped_from_list(tmp_path: Path) -> None:

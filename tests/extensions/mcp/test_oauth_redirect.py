@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.extensions.mcp.connection_state import LoginFailed
+from holdfast.extensions.mcp.mcp_types import LoginFailed
 from holdfast.extensions.mcp.oauth_login import Callback, redirect_listener
 
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "get")

@@ -11,8 +11,8 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.extensions import NEVER
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.mcp import mcp_connection
-from holdfast.extensions.mcp.connection_state import LoginNeeded
 from holdfast.extensions.mcp.mcp_connection import Connection
+from holdfast.extensions.mcp.mcp_types import LoginNeeded
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extensions.mcp.in_memory_mcp import McpFixture, tool
-from holdfast.extensions.mcp.connection_state import CallFailed
+from holdfast.extensions.mcp.mcp_types import CallFailed
 from stream_servers import stream_server
 
 Json = dict[str, Any]

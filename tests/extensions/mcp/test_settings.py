@@ -14,7 +14,7 @@ from extensions.mcp.in_memory_mcp import McpFixture, in_virtual_time
 from holdfast.config.credentials import Credentials, Token, TokenRefresher
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.extensions import McpInfo
-from holdfast.extensions.mcp.connection_state import ConnectionClosed, ConnectionParams
+from holdfast.extensions.mcp.mcp_types import ConnectionClosed, ConnectionParams
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens, credentials_key
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse

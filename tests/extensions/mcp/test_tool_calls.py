@@ -9,7 +9,7 @@ import pytest
 from extensions.mcp.in_memory_mcp import Context, McpFixture, Program, ends, hangs, now, run_scenario
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import BadRequest
-from holdfast.extensions.mcp.connection_state import CallFailed
+from holdfast.extensions.mcp.mcp_types import CallFailed
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 

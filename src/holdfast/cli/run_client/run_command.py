@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.cli.console.run_output import Mode, RunOutput, print_result, print_stderr
-from holdfast.cli.msgspec_import import load_msgspec, signals_blocked
-from holdfast.cli.run_client.run_args import RunArgs, parse_fast
+from holdfast.cli.fast_msgspec_import import load_msgspec, signals_blocked
+from holdfast.cli.run_client.run_arg_parser import RunArgs, parse_fast
 from holdfast.cli.run_client.signals import Signals
 from holdfast.cli.server_connection import FROM_NOW, ServerConnection, new_id, required_text
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable

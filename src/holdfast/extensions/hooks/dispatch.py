@@ -14,7 +14,7 @@ from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.hooks.hook_config import Hook
 from holdfast.extensions.hooks.hook_process import HookResult, merge_results, run_hook
 from holdfast.extensions.search_paths import claude_event_name
-from holdfast.workspace.process.shell_call import command_environment, find_bash
+from holdfast.workspace.process.shell_launch import command_environment, find_bash
 
 __all__ = ["HookDispatcher"]
 

@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.extensions.lsp.lsp_types import path_from_uri
-from holdfast.workspace.files.file_paths import glob_regex, is_within
 from holdfast.workspace.files.ignore_files import GENERATED_NAMES
+from holdfast.workspace.files.path_strings import glob_regex, is_within
 
 __all__ = ["Change", "FileScan", "Pattern", "compare_scans", "matching_changes", "parse_glob", "scan_files"]
 

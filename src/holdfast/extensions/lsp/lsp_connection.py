@@ -16,7 +16,7 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.domain.surrogates import replace_json_surrogates
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.process.guard import CannotStart
+from holdfast.workspace.process.guard_client import CannotStart
 from holdfast.workspace.process.piped_process import GuardedChild
 
 __all__ = [

@@ -26,7 +26,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.events import Change, LspEvent
 from holdfast.domain.extensions import LspInfo, LspNotice, LspState
 from holdfast.extensions.base import ExtensionContext
-from holdfast.extensions.lsp import server_lifecycle
+from holdfast.extensions.lsp import server_state_machine
 from holdfast.extensions.lsp.changed_file_scan import FileScan, compare_scans, scan_files
 from holdfast.extensions.lsp.diagnostics import FileDiagnostic, format_diagnostics, to_file_diagnostics
 from holdfast.extensions.lsp.diagnostics_wait import IN_BACKGROUND, ON_VIEW, DiagnosticsWait, WaitLimits
@@ -44,7 +44,7 @@ from holdfast.extensions.lsp.server_config import (
 )
 from holdfast.extensions.lsp.server_supervisor import LanguageServer, MessageTrace, ServerHooks
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.files.file_paths import display_path, is_within
+from holdfast.workspace.files.path_strings import display_path, is_within
 from holdfast.workspace.files.safe_open import locate, read_whole_file
 from holdfast.workspace.files.text_encoding import decode
 from holdfast.workspace.process.piped_process import GuardedChild
@@ -101,7 +101,7 @@ class LspManager:
     def _add(self, config: ServerConfig, root: str) -> LanguageServer:
         server = self._servers[config.name] = LanguageServer(config, root, self._hooks)
         if config.is_disabled:
-            server.dispatch(server_lifecycle.Forbidden("", is_disabled=True))
+            server.dispatch(server_state_machine.Forbidden("", is_disabled=True))
         return server
 
     @property
@@ -132,7 +132,7 @@ class LspManager:
         for match in await self._matches(path):
             server = self._servers.get(match.config.name) or self._add(match.config, match.root)
             if match.refusal:
-                server.dispatch(server_lifecycle.Forbidden(match.refusal))
+                server.dispatch(server_state_machine.Forbidden(match.refusal))
                 continue
             server.root = match.root
             server.request_start(path)
@@ -289,7 +289,7 @@ class LspManager:
     def stop(self) -> None:
         """Stop all servers until a file is touched again."""
         for server in self._servers.values():
-            server.dispatch(server_lifecycle.Stop())
+            server.dispatch(server_state_machine.Stop())
 
     def restart(self, name: str = "") -> list[str]:
         """Restart one server, or all that were started. Returns their names. Raises `ToolError` for an unknown name."""
@@ -302,7 +302,7 @@ class LspManager:
         for server in chosen:
             open_paths = list(server.session.documents.open) if server.session is not None else []
             server.silent_changes = 0
-            server.dispatch(server_lifecycle.Restart())
+            server.dispatch(server_state_machine.Restart())
             for path in open_paths[-8:]:
                 server.request_start(path)
         return [server.name for server in chosen]

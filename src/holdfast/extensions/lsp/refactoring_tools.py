@@ -17,7 +17,7 @@ from holdfast.extensions.lsp.positions import apply_edits
 from holdfast.extensions.lsp.symbol_search import Symbol, SymbolLocation, SymbolLocator, document_symbols
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import PlannedChange, change_file, current_file, make_change, plan_change, read_current
-from holdfast.workspace.files.file_paths import display_path, is_within
+from holdfast.workspace.files.path_strings import display_path, is_within
 from holdfast.workspace.files.text_encoding import line_ending, with_line_ending
 
 __all__ = ["Rename", "RenameArguments", "ReplaceSymbol", "ReplaceSymbolArguments"]

@@ -21,8 +21,8 @@ from holdfast.config.configuration import Configuration
 from holdfast.domain.errors import NotFound
 from holdfast.domain.settings import LspSettings, Settings
 from holdfast.extensions.base import ExtensionContext
-from holdfast.workspace.files.file_paths import is_within
-from holdfast.workspace.process.shell_call import command_environment
+from holdfast.workspace.files.path_strings import is_within
+from holdfast.workspace.process.shell_launch import command_environment
 
 __all__ = [
     "CATALOGUE",

@@ -16,7 +16,7 @@ from holdfast.extensions.lsp.lsp_connection import Incoming, LspConnection, Requ
 from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, ServerCapabilities, file_uri
 from holdfast.extensions.lsp.positions import ENCODINGS
 from holdfast.extensions.lsp.server_config import ServerConfig, language_id
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 
 __all__ = [
     "REQUEST_TIMEOUT",

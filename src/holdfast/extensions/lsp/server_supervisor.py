@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.extensions import NEVER, LspInfo, LspNotice, LspState
-from holdfast.extensions.lsp import server_lifecycle
+from holdfast.extensions.lsp import server_state_machine
 from holdfast.extensions.lsp.lsp_connection import ConnectionClosed, LspConnection
 from holdfast.extensions.lsp.server_config import LaunchSpec, ServerConfig, Unlaunchable
 from holdfast.extensions.lsp.server_session import ServerSession
@@ -97,7 +97,7 @@ class LanguageServer:
     def __init__(self, config: ServerConfig, root: str, hooks: ServerHooks) -> None:
         self.config = config
         self.root = root
-        self.status = server_lifecycle.ServerState()
+        self.status = server_state_machine.ServerState()
         self.session: ServerSession | None = None
         self.launched_at = 0.0
         self.silent_changes = 0
@@ -141,26 +141,26 @@ class LanguageServer:
             self._queued_files[path] = None
             if len(self._queued_files) > _MAX_QUEUED_FILES:
                 del self._queued_files[next(iter(self._queued_files))]
-        self.dispatch(server_lifecycle.Requested(_now()))
+        self.dispatch(server_state_machine.Requested(_now()))
 
-    def dispatch(self, event: server_lifecycle.Event) -> None:
+    def dispatch(self, event: server_state_machine.Event) -> None:
         """Apply an event to the state machine and execute the effects."""
         # Events of a process that is being stopped must not start another one.
-        if self._is_retired and not isinstance(event, server_lifecycle.Stop):
+        if self._is_retired and not isinstance(event, server_state_machine.Stop):
             return
         previous = self.status
-        self.status, effects = server_lifecycle.transition(previous, event)
+        self.status, effects = server_state_machine.transition(previous, event)
         for effect in effects:
             match effect:
-                case server_lifecycle.Kill():
+                case server_state_machine.Kill():
                     self._kill()
-                case server_lifecycle.Launch(launch=launch):
+                case server_state_machine.Launch(launch=launch):
                     self.launched_at = _now()
                     self._tasks.start(self._launch(launch), name=f"launch {self.name}")
-                case server_lifecycle.SetTimer(launch=launch, seconds=seconds):
+                case server_state_machine.SetTimer(launch=launch, seconds=seconds):
                     self._cancel_timer()
                     loop = asyncio.get_running_loop()
-                    self._timer = loop.call_later(seconds, self.dispatch, server_lifecycle.TimerFired(launch))
+                    self._timer = loop.call_later(seconds, self.dispatch, server_state_machine.TimerFired(launch))
         if (previous.state, previous.error) != (self.status.state, self.status.error):
             self.publish_state()
         self._notify_listeners()
@@ -191,10 +191,10 @@ class LanguageServer:
             prepared = await self._preparations.start(self._prepare(), name=f"prepare {self.name}")
             if isinstance(prepared, Unlaunchable):
                 if prepared.is_missing:
-                    self.dispatch(server_lifecycle.ProgramMissing(launch, _now(), prepared.reason))
+                    self.dispatch(server_state_machine.ProgramMissing(launch, _now(), prepared.reason))
                 # The server may have been stopped or relaunched while its program was being searched.
                 elif self.status.launch == launch:
-                    self.dispatch(server_lifecycle.Forbidden(prepared.reason))
+                    self.dispatch(server_state_machine.Forbidden(prepared.reason))
                 return
             session = ServerSession(prepared.config, self.root, self._on_change, self.log.write)
             # Create the trace before the process: a trace file that cannot be opened must not leave a process behind.
@@ -212,7 +212,7 @@ class LanguageServer:
             if self._connection is connection:
                 self.session = session
                 self.connected_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                self.dispatch(server_lifecycle.Started(launch, _now()))
+                self.dispatch(server_state_machine.Started(launch, _now()))
                 await self._open_queued_files(session)
         except asyncio.CancelledError:
             # The server is being closed.
@@ -221,16 +221,16 @@ class LanguageServer:
             # The connection has already reported the end, with the last output.
             return
         except (HoldfastError, OSError) as error:
-            self.dispatch(server_lifecycle.Exited(launch, _now(), f"It did not start: {error}"))
+            self.dispatch(server_state_machine.Exited(launch, _now(), f"It did not start: {error}"))
         except Exception:
             _log.exception("language server %s could not be started", self.name)
-            self.dispatch(server_lifecycle.Exited(launch, _now(), "It could not be started: see the server's log."))
+            self.dispatch(server_state_machine.Exited(launch, _now(), "It could not be started: see the server's log."))
 
     async def _prepare(self) -> LaunchSpec | Unlaunchable:
         return await self._hooks.prepare(self.config, self.root)
 
     def _exit_handler(self, launch: int) -> Callable[[str], None]:
-        return lambda reason: self.dispatch(server_lifecycle.Exited(launch, _now(), reason))
+        return lambda reason: self.dispatch(server_state_machine.Exited(launch, _now(), reason))
 
     async def _open_queued_files(self, session: ServerSession) -> None:
         queued, self._queued_files = self._queued_files, {}
@@ -305,7 +305,7 @@ class LanguageServer:
     def retire(self) -> None:
         """Stop the server permanently."""
         self._is_retired = True
-        self.dispatch(server_lifecycle.Stop())
+        self.dispatch(server_state_machine.Stop())
 
     async def close(self) -> None:
         """Stop the server, and wait for its process and tasks."""

@@ -24,7 +24,7 @@ from holdfast.extensions.lsp.lsp_types import (
 from holdfast.extensions.lsp.positions import Text
 from holdfast.extensions.lsp.server_session import REQUEST_TIMEOUT, ServerSession
 from holdfast.tools.grep import search_environment, searched
-from holdfast.workspace.files.file_paths import display_path, is_within
+from holdfast.workspace.files.path_strings import display_path, is_within
 from holdfast.workspace.search.search import GrepRequest, Match, Searcher, SearchScope
 
 __all__ = ["Symbol", "SymbolLocation", "SymbolLocator", "document_symbols", "request_locations"]

@@ -17,7 +17,7 @@ from holdfast.domain.settings import McpSettings
 from holdfast.domain.tools import Tool
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.commands import split_words
-from holdfast.providers.http_client import in_thread
+from holdfast.providers.shared_http_clients import in_thread
 from holdfast.tasks import TaskOwner
 
 __all__ = ["McpCommands", "McpExtension", "parse_arguments"]

@@ -14,7 +14,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast import __version__
-from holdfast.extensions.mcp.connection_state import MAX_MESSAGE_BYTES, ConnectionClosed, LoginNeeded
+from holdfast.extensions.mcp.mcp_types import MAX_MESSAGE_BYTES, ConnectionClosed, LoginNeeded
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
 from holdfast.providers.httpx_transport import certificates, replace_surrogates
 

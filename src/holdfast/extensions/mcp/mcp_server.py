@@ -6,7 +6,7 @@ connection, reads the lists (tools, prompts, resources), serves the connection u
 closes connections. Other tasks obtain the current one with `connection()`, and report its end with `connection.end()`;
 they never close it.
 
-`status` is computed by the pure functions of `connection_state` and decides when the next attempt is due. Each change
+`status` is computed by the pure functions of `mcp_types` and decides when the next attempt is due. Each change
 of it resolves a future that all waiters share, so a waiter is woken by every change and checks its own condition
 again.
 
@@ -15,7 +15,7 @@ Things that go wrong, and the answer to each:
 * The program cannot be started as configured: no automatic retry, because only a change of the settings helps.
 * An attempt fails or a connection ends: retries with increasing delays; a call starts the next attempt at once.
 * The server accepts a request and never answers: the request runs in its own task and is abandoned after its time
-  limit (`bounded_wait`), then the server is pinged and disconnected if it does not respond.
+  limit (`request_limits`), then the server is pinged and disconnected if it does not respond.
 * The server restarts without notice: an idle connection is pinged before it is used.
 * The server announces list changes without a pause: the lists are read at most once per delay, which doubles.
 """
@@ -36,9 +36,8 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.domain.extensions import NEVER, McpChange, McpInfo, McpNotice
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.base import ExtensionContext
-from holdfast.extensions.mcp import connection_state
-from holdfast.extensions.mcp.bounded_wait import DetachedWait, StartLimiter
-from holdfast.extensions.mcp.connection_state import (
+from holdfast.extensions.mcp import mcp_types
+from holdfast.extensions.mcp.mcp_types import (
     LISTS,
     CallFailed,
     ConnectionClosed,
@@ -51,12 +50,13 @@ from holdfast.extensions.mcp.connection_state import (
     leaf_exceptions,
 )
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
+from holdfast.extensions.mcp.request_limits import DetachedWait, StartLimiter
 from holdfast.extensions.mcp.tool_cache import CachedTools
 from holdfast.extensions.mcp.tool_naming import is_enabled, tool_names
-from holdfast.providers.http_client import in_thread
+from holdfast.providers.shared_http_clients import in_thread
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.process.output_capture import Output
-from holdfast.workspace.process.shell_call import command_environment
+from holdfast.workspace.process.shell_launch import command_environment
 
 if TYPE_CHECKING:
     from holdfast.extensions.mcp.mcp_connection import Connection
@@ -116,7 +116,7 @@ class McpServer:
         """The server belongs to a client. Variables in its settings are not expanded."""
         self.url = settings.url
         """Expanded by the first attempt."""
-        self.status = connection_state.DISABLED if settings.disabled else connection_state.INITIAL
+        self.status = mcp_types.DISABLED if settings.disabled else mcp_types.INITIAL
         self.lists: dict[ListName, tuple[dict[str, Any], ...]] = dict.fromkeys(LISTS, ())
         self.tool_names: dict[str, str] = {}
         """Tool names for models, by the server's own names."""
@@ -188,7 +188,7 @@ class McpServer:
         while True:
             await self._wait_for_attempt()
             self.attempts += 1
-            self._set_status(connection_state.attempt_started(self.status))
+            self._set_status(mcp_types.attempt_started(self.status))
             # A list, because `_run_connection` never returns: it stores the time here and ends with an exception.
             connected_at: list[float] = []
             try:
@@ -228,7 +228,7 @@ class McpServer:
         self._connection = connection
         self.instructions = connection.instructions[:_MAX_INSTRUCTIONS]
         self._connected_at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        self._set_status(connection_state.connected(self.status))
+        self._set_status(mcp_types.connected(self.status))
 
     async def _serve_connection(self, connection: "Connection") -> None:
         """Run the list updates until the connection ends. Requests of other tasks may hang with it; their callers bound
@@ -245,7 +245,7 @@ class McpServer:
 
     async def _refresh_lists(self, connection: "Connection") -> None:
         """Re-read changed lists: immediately, then less and less often while the server keeps announcing changes."""
-        delay = connection_state.FIRST_DELAY
+        delay = mcp_types.FIRST_DELAY
         while True:
             is_quiet = not self._stale
             await self._stale_event.wait()
@@ -253,7 +253,7 @@ class McpServer:
             stale, self._stale = self._stale, set()
             for list_name in stale:
                 await self._reload_list(connection, list_name)
-            delay = connection_state.refresh_delay(delay, is_quiet=is_quiet)
+            delay = mcp_types.refresh_delay(delay, is_quiet=is_quiet)
             await asyncio.sleep(delay)
 
     async def _reload_list(self, connection: "Connection", list_name: ListName) -> None:
@@ -302,24 +302,22 @@ class McpServer:
             self.tool_names = tool_names(self.name, (item["name"] for item in known))
         self.lists[list_name] = known
 
-    def _status_after(self, error: Exception, lasted: float | None) -> connection_state.McpServerState:
+    def _status_after(self, error: Exception, lasted: float | None) -> mcp_types.McpServerState:
         errors = list(leaf_exceptions(error))
         if any(isinstance(inside, LoginNeeded) for inside in errors):
-            return connection_state.login_required(_LOGIN_REASON.format(self.name))
+            return mcp_types.login_required(_LOGIN_REASON.format(self.name))
         cause = next((inside for inside in errors if isinstance(inside, HoldfastError)), errors[0])
         reason = error_message(cause)
         if lasted is not None:
-            return connection_state.connection_lost(self.status, reason, lasted)
-        return connection_state.attempt_failed(
-            self.status, self._with_stderr(reason), is_final=isinstance(cause, StartFailed)
-        )
+            return mcp_types.connection_lost(self.status, reason, lasted)
+        return mcp_types.attempt_failed(self.status, self._with_stderr(reason), is_final=isinstance(cause, StartFailed))
 
     def _with_stderr(self, reason: str) -> str:
         """Append the last stderr line of a program that has exited."""
         last = redact_text(self._last_stderr_line.decode("utf-8", "replace").strip())[:200]
         return f"{reason} It said: {last}" if last and transport_type(self.settings) == "stdio" else reason
 
-    def _set_status(self, status: connection_state.McpServerState) -> None:
+    def _set_status(self, status: mcp_types.McpServerState) -> None:
         is_changed = (status.state, status.reason) != (self.status.state, self.status.reason)
         self.status = status
         if status.state != "connected":
@@ -332,7 +330,7 @@ class McpServer:
 
     def retire(self) -> None:
         """Mark the server as removed, and wake its waiters."""
-        self._set_status(connection_state.DISABLED)
+        self._set_status(mcp_types.DISABLED)
 
     # Connection parameters
 

@@ -19,8 +19,8 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 from holdfast import __version__
 from holdfast.config.credentials import Token
 from holdfast.domain.errors import HoldfastError
-from holdfast.extensions.mcp.connection_state import LoginFailed, error_message
 from holdfast.extensions.mcp.http_transport import ResponseMonitor, make_client
+from holdfast.extensions.mcp.mcp_types import LoginFailed, error_message
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
 from holdfast.tasks import TaskOwner
 

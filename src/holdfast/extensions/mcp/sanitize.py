@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from holdfast.extensions.mcp.connection_state import LISTS, ListName
+from holdfast.extensions.mcp.mcp_types import LISTS, ListName
 
 __all__ = ["provider_schema", "sanitize_lists", "schema_error"]
 

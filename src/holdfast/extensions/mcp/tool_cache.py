@@ -17,7 +17,7 @@ import msgspec
 from holdfast.atomic_files import replace_file
 from holdfast.domain.errors import HoldfastError
 from holdfast.domain.settings import McpSettings
-from holdfast.extensions.mcp.connection_state import ListName
+from holdfast.extensions.mcp.mcp_types import ListName
 
 __all__ = ["CachedTools", "ToolCache"]
 

@@ -29,7 +29,7 @@ from holdfast.extensions.markdown_dir import (
 )
 from holdfast.extensions.markdown_document import Document, file_problem, first_error, parse, parse_file, text_field
 from holdfast.extensions.search_paths import Owner, skill_directories
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 
 __all__ = [
     "FoundSkills",

@@ -18,7 +18,7 @@ from urllib3.exceptions import NewConnectionError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.http11.client_connection import ConnectError, connect_error
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import CURRENT_WATCHDOG
+from holdfast.providers.shared_http_clients import CURRENT_WATCHDOG
 
 __all__ = ["build", "refine"]
 

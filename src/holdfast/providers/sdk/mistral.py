@@ -24,7 +24,7 @@ from pydantic_ai.providers.mistral import MistralProvider
 
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.providers.adapter_config import ModelAccess
-from holdfast.providers.http_client import USER_AGENT
+from holdfast.providers.shared_http_clients import USER_AGENT
 
 __all__ = ["build", "refine"]
 

@@ -18,12 +18,12 @@ from holdfast.domain.model_requests import ModelRequest
 from holdfast.domain.settings import Selection
 from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
-from holdfast.runtime.permission_check import outdated_rules
+from holdfast.runtime.workspace_permissions import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.storage.database import find_exposed_files
 from holdfast.workspace.git.git_command import find_git
-from holdfast.workspace.process.guard_tag import orphaned_processes
 from holdfast.workspace.process.piped_process import find_program
+from holdfast.workspace.process.process_tag import orphaned_processes
 from holdfast.workspace.sandbox.sandbox import find_bubblewrap, why_not
 
 __all__ = [

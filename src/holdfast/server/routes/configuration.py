@@ -21,7 +21,7 @@ from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
-from holdfast.extensions.trusted_files import (
+from holdfast.extensions.trust import (
     TrustableFile,
     combined_digest,
     find_trustable_files,
@@ -38,11 +38,11 @@ from holdfast.protocol.bodies import (
     TrustBody,
     WithheldKey,
 )
-from holdfast.providers.http_client import post_form
 from holdfast.providers.model_registry import ProviderView
+from holdfast.providers.shared_http_clients import post_form
 from holdfast.runtime.engine_settings import own_files
 from holdfast.runtime.model_selection import Size
-from holdfast.runtime.permission_check import outdated_rules
+from holdfast.runtime.workspace_permissions import outdated_rules
 from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import WorkspaceHandle
 from holdfast.workspace.project_context import CONTEXT_NAMES, find_context_sources

@@ -9,8 +9,8 @@ import msgspec
 from holdfast.domain.errors import BadRequest, Conflict, NotFound, SessionBusy, ToolError, UnknownRun
 from holdfast.domain.files import FileVersion, UndoReport, UndoRequest
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import Operation, Receipt
 from holdfast.domain.runs import Attachment
+from holdfast.domain.store_operations import Operation, Receipt
 from holdfast.protocol.attachment_types import LARGEST_FILE, kind_of
 from holdfast.protocol.bodies import FileList
 from holdfast.protocol.error_status import TooLarge

@@ -14,7 +14,7 @@ _FIRST = ("routes.workspaces", "routes.sessions", "routes.prompts")
 """Imported with the first request about a workspace."""
 _OTHER_MODULES = (
     "routes.approvals",
-    "routes.commands",
+    "routes.extension_files",
     "routes.configuration",
     "routes.files",
     "routes.lsp",

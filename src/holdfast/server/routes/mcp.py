@@ -15,7 +15,7 @@ from holdfast.server.http.request import Request
 from holdfast.server.workspace_manager import NotAttached, WorkspaceHandle, client_id_of
 
 if TYPE_CHECKING:
-    from holdfast.extensions.mcp.connection_state import ListName
+    from holdfast.extensions.mcp.mcp_types import ListName
 
 __all__ = [
     "check",

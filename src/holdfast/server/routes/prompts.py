@@ -9,7 +9,7 @@ from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
-from holdfast.engine.lifecycle import state_of
+from holdfast.engine.run_lifecycle import state_of
 from holdfast.protocol.bodies import AgentInfo, CancelledRuns, PromptAccepted, SelectedModel
 from holdfast.providers.scripted_model import TOUR
 from holdfast.server.http.request import Request

@@ -11,11 +11,11 @@ from holdfast.domain.errors import BadRequest, ToolError, UnknownRun, UnknownSes
 from holdfast.domain.event_erasure import event_subject
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import MarkRead
 from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message, replace_surrogates
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import MarkRead
 from holdfast.protocol.bodies import EventLogPage, LoggedEvent
 from holdfast.server.http.request import Request
 from holdfast.server.presence import attached

@@ -9,6 +9,8 @@ one is closed.
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from holdfast.domain.approvals import PermissionRequest, QuestionRequest
 from holdfast.domain.events import (
     AgentEvent,
@@ -114,9 +116,9 @@ class CrushDialogs:
             case PermissionNotificationEvent(change=notice):
                 if notice.object.granted or notice.object.denied:
                     self._permissions.close(notice.object.id, now)
-                return [body, *self._permissions.due(now)]
+                return [_without_answer(event, body), *self._permissions.due(now)]
             case QuestionNotificationEvent(change=closed):
-                return [body] if self._questions.close(closed.object.batch_id, now) else []
+                return [_without_answer(event, body)] if self._questions.close(closed.object.batch_id, now) else []
 
     def due(self, now: float) -> list[bytes]:
         """Return the bodies whose time has come."""
@@ -130,6 +132,19 @@ class CrushDialogs:
             return 0.0
         times = [due for due in (self._permissions.next_due, self._questions.next_due) if due is not None]
         return min(times, default=None)
+
+
+def _without_answer(event: PermissionNotificationEvent | QuestionNotificationEvent, body: bytes) -> bytes:
+    """Return the event as Crush clients know it: without the content of an answer that another node accepted."""
+    if isinstance(event, PermissionNotificationEvent):
+        notice = event.change.object
+        if not notice.reason:
+            return body
+        return encode_event(PermissionNotificationEvent(Change("created", replace(notice, reason=""))))
+    closed = event.change.object
+    if not closed.answers:
+        return body
+    return encode_event(QuestionNotificationEvent(Change("created", replace(closed, answers=()))))
 
 
 class _Growing:

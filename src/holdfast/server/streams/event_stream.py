@@ -5,9 +5,9 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from holdfast.bus.backlog import ReaderCut
 from holdfast.bus.bus import Subscription
 from holdfast.bus.frames import Frame, GapEvent, HelloEvent
+from holdfast.bus.shared_backlog import ReaderCut
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.messages import Message
 from holdfast.http11.sse import HEARTBEAT, QUIET_HEARTBEAT, frame

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from holdfast.bus.backlog import merge_deltas
 from holdfast.bus.frames import Frame
+from holdfast.bus.shared_backlog import merge_deltas
 from holdfast.http11.sse import frame
 
 __all__ = ["FrameCache"]

@@ -14,8 +14,8 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.locations import locate_settings
 from holdfast.domain.doctor import Finding
 from holdfast.domain.events import DurableEvent, LiveEvent
-from holdfast.domain.ledger import Entry
 from holdfast.domain.settings import Options
+from holdfast.domain.store_operations import Entry
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Outlet

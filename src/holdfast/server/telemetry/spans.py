@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from holdfast.distribution_names import install_command
 from holdfast.domain.events import (
     DurableEvent,
     MessageEvent,
@@ -26,7 +27,6 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
-from holdfast.install_hint import install_command
 
 __all__ = ["MISSING", "Span", "Spans", "Telemetry"]
 

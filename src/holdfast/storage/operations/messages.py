@@ -7,8 +7,8 @@ import msgspec
 
 from holdfast.domain.events import Change, MessageEvent
 from holdfast.domain.ids import MessageId
-from holdfast.domain.ledger import DeleteMessage, GrowMessage, PutMessage
 from holdfast.domain.messages import Message
+from holdfast.domain.store_operations import DeleteMessage, GrowMessage, PutMessage
 from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform"]

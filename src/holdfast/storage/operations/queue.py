@@ -6,8 +6,8 @@ import msgspec
 
 from holdfast.domain.events import Change, RunEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import Admit, Redeliver, RemoveRun, Reorder, RunRecord
 from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import Admit, Redeliver, RemoveRun, Reorder, RunRecord
 from holdfast.storage.operations.cancels import request_cancel, withdraw_cancel
 from holdfast.storage.operations.write_context import Context, Refused
 
@@ -24,7 +24,7 @@ def perform(operation: Admit | RemoveRun | Reorder | Redeliver, context: Context
         case Reorder():
             _reorder(operation, context)
         case Redeliver(run_id=run_id, delivery=delivery):
-            run = msgspec.structs.replace(_require_in_queue(run_id, context), delivery=delivery)
+            run = msgspec.structs.replace(_require_movable(run_id, context), delivery=delivery)
             context.put_run(run)
             context.add_run_event("updated", run)
         case _:
@@ -73,11 +73,19 @@ def _reorder(operation: Reorder, context: Context) -> None:
     order = tuple(dict.fromkeys(operation.order))
     for run_id in order:
         _require_in_queue(run_id, context)
-    moved = _require_in_queue(operation.moved, context)
+    moved = _require_movable(operation.moved, context)
     ranks = sorted(runs.rank(run_id) for run_id in order)
     for run_id, rank in zip(order, ranks, strict=True):
         runs.set_rank(run_id, rank)
     context.add_run_event("updated", moved)
+
+
+def _require_movable(run_id: RunId, context: Context) -> Run:
+    """Return a run that waits. The lane of the owner has no cancelled runs; another node knows only the rows."""
+    run = _require_in_queue(run_id, context)
+    if context.is_input and run.cancel_requested:
+        raise Refused("not_waiting")
+    return run
 
 
 def _require_in_queue(run_id: RunId, context: Context) -> Run:

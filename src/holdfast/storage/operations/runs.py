@@ -6,8 +6,8 @@ import msgspec
 
 from holdfast.domain.events import Change, RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import EndRun, FoldRun, StartRun, StepRun
 from holdfast.domain.runs import Run
+from holdfast.domain.store_operations import EndRun, FoldRun, StartRun, StepRun
 from holdfast.storage.operations.write_context import Context, Refused
 
 __all__ = ["perform"]
@@ -23,6 +23,8 @@ def perform(operation: StartRun | FoldRun | StepRun | EndRun, context: Context) 
             _update(msgspec.structs.replace(run, state=state, started_at=at), context)
         case FoldRun(run_id=run_id, host=host, at=at):
             run = _require_waiting(run_id, context)
+            if run.must_cancel:
+                raise Refused("must_cancel")
             _update(msgspec.structs.replace(run, state="folded", folded_into=host, started_at=at), context)
         case StepRun(run_id=run_id, step=step):
             _update(msgspec.structs.replace(_require_open(run_id, context), step=step), context)
@@ -40,6 +42,8 @@ def _update(run: Run, context: Context) -> None:
 def _end(operation: EndRun, context: Context) -> None:
     """End the run. There is no `run updated` event: `run_complete` is the last event with the id of the run."""
     before = _require_open(operation.run_id, context)
+    if before.must_cancel and operation.outcome in {"completed", "failed"}:
+        raise Refused("must_cancel")
     run = msgspec.structs.replace(
         before,
         state="ended",

@@ -8,8 +8,8 @@ from holdfast.domain.event_erasure import redact_session
 from holdfast.domain.events import Change, FileEvent, SessionEvent
 from holdfast.domain.files import FileVersion
 from holdfast.domain.ids import SessionId
-from holdfast.domain.ledger import AddFile, CreateSession, DeleteSession, MarkRead, PatchSession
 from holdfast.domain.sessions import Session, SessionPatch, apply_patch
+from holdfast.domain.store_operations import AddFile, CreateSession, DeleteSession, MarkRead, PatchSession
 from holdfast.storage.operations.write_context import Context, Refused, Tables
 
 __all__ = ["perform"]

@@ -8,10 +8,10 @@ import msgspec
 from holdfast.domain.events import Change, ChangeKind, DurableEvent, MessageDelta, MessagePart, RunEvent, encode_event
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import Entry, Receipt, RefusalReason, RunRecord
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import Entry, Receipt, RefusalReason, RunRecord
 
 __all__ = [
     "Context",
@@ -148,10 +148,12 @@ class Refused(Exception):
 class Context:
     """Collects the events and runs for the receipt of a write. Numbers follow `newest` without a gap."""
 
-    __slots__ = ("_covered", "_entries", "next_number", "tables")
+    __slots__ = ("_covered", "_entries", "is_input", "next_number", "tables")
 
-    def __init__(self, tables: Tables, newest: int) -> None:
+    def __init__(self, tables: Tables, newest: int, *, is_input: bool = False) -> None:
         self.tables = tables
+        self.is_input = is_input
+        """Whether a node stores the write without owning the workspace."""
         self.next_number = newest + 1
         """The number of the next event."""
         self._entries: list[Entry] = []

@@ -8,6 +8,7 @@ from holdfast.testing.conformance import (
     approvals,
     cancels,
     durability,
+    inputs,
     log,
     messages,
     ownership,
@@ -18,7 +19,7 @@ from holdfast.testing.conformance import (
 )
 from holdfast.testing.conformance.subject import Check, ManualClock, Subject, WorkspaceOwner, message, run, session
 
-__all__ = ["CHECKS", "Check", "ManualClock", "Subject", "WorkspaceOwner", "message", "run", "session"]
+__all__ = ["CHECKS", "SHARED_CHECKS", "Check", "ManualClock", "Subject", "WorkspaceOwner", "message", "run", "session"]
 
 CHECKS: tuple[Check, ...] = (
     *queue.CHECKS,
@@ -32,3 +33,7 @@ CHECKS: tuple[Check, ...] = (
     *durability.CHECKS,
     *reads.CHECKS,
 )
+"""For every store."""
+
+SHARED_CHECKS: tuple[Check, ...] = inputs.CHECKS
+"""For stores that several servers use at once (`SharedLedger`), in addition."""

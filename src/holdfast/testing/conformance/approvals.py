@@ -17,7 +17,7 @@ from holdfast.domain.events import (
     QuestionRequestEvent,
 )
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import Admit, Announce, CloseRequest, DeleteSession, Receipt, Write
+from holdfast.domain.store_operations import Admit, Announce, CloseRequest, DeleteSession, Receipt, Write
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, run
 
 __all__ = ["CHECKS"]

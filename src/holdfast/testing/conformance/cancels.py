@@ -2,7 +2,7 @@
 
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import (
+from holdfast.domain.store_operations import (
     Admit,
     CancelRun,
     CancelSession,

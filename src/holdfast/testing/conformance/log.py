@@ -4,8 +4,8 @@ import asyncio
 
 from holdfast.domain.events import encode_event
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
 from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import Admit, CreateSession, EndRun, PatchSession, Receipt, Write
 from holdfast.storage.event_log import PRUNE_INTERVAL, Retention
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, run, session
 

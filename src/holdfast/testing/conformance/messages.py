@@ -4,7 +4,6 @@ import msgspec
 
 from holdfast.domain.events import MessageDelta, MessageEvent, MessagePart
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
-from holdfast.domain.ledger import DeleteMessage, GrowMessage, PutMessage, Receipt
 from holdfast.domain.messages import (
     Binary,
     BinaryPart,
@@ -20,6 +19,7 @@ from holdfast.domain.messages import (
     ToolResult,
     ToolResultPart,
 )
+from holdfast.domain.store_operations import DeleteMessage, GrowMessage, PutMessage, Receipt
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message
 
 __all__ = ["CHECKS"]

@@ -4,7 +4,9 @@ import msgspec
 
 from holdfast.domain.events import RunEvent
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.domain.ledger import (
+from holdfast.domain.runs import Attachment, PromptExpansion
+from holdfast.domain.sessions import SessionPatch
+from holdfast.domain.store_operations import (
     Admit,
     CancelRun,
     CancelSession,
@@ -22,8 +24,6 @@ from holdfast.domain.ledger import (
     StartRun,
     Write,
 )
-from holdfast.domain.runs import Attachment, PromptExpansion
-from holdfast.domain.sessions import SessionPatch
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message, run, session
 
 __all__ = ["CHECKS"]

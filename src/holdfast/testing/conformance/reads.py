@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.domain.ledger import EndRun, PutMessage, Snapshot, StartRun
+from holdfast.domain.store_operations import EndRun, PutMessage, Snapshot, StartRun
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message
 
 __all__ = ["CHECKS"]

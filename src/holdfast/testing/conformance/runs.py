@@ -2,7 +2,7 @@
 
 from holdfast.domain.events import RunComplete, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import CancelRun, EndRun, FoldRun, Operation, StartRun, StepRun
+from holdfast.domain.store_operations import CancelRun, EndRun, FoldRun, Operation, StartRun, StepRun
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner
 
 __all__ = ["CHECKS"]

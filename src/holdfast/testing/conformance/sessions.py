@@ -6,7 +6,8 @@ from holdfast.domain.event_erasure import session_of
 from holdfast.domain.events import FileEvent, Removed, RemovedEvent, RunCompleteEvent, SessionEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import (
+from holdfast.domain.sessions import SessionPatch, Todo, apply_patch
+from holdfast.domain.store_operations import (
     AddFile,
     Admit,
     CreateSession,
@@ -18,7 +19,6 @@ from holdfast.domain.ledger import (
     Receipt,
     Write,
 )
-from holdfast.domain.sessions import SessionPatch, Todo, apply_patch
 from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner, message, run, session
 
 __all__ = ["CHECKS"]

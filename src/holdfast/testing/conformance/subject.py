@@ -7,7 +7,10 @@ import msgspec
 
 from holdfast.domain.events import DurableEvent, decode_event
 from holdfast.domain.ids import MessageId, RunId, SessionId
-from holdfast.domain.ledger import (
+from holdfast.domain.messages import Message, Text, TextPart
+from holdfast.domain.runs import Run
+from holdfast.domain.sessions import Session
+from holdfast.domain.store_operations import (
     Admit,
     Answer,
     CreateSession,
@@ -19,9 +22,6 @@ from holdfast.domain.ledger import (
     WorkspaceRecord,
     Write,
 )
-from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.domain.runs import Run
-from holdfast.domain.sessions import Session
 from holdfast.engine.ports import Ledger
 from holdfast.storage.event_log import Retention
 
@@ -50,6 +50,10 @@ class Subject(Protocol):
     @property
     def clock(self) -> ManualClock: ...
 
+    @property
+    def unclean_gap(self) -> int:
+        """Event numbers that are skipped after an unclean end; 0 if every event is on disk before it is published."""
+
     async def another(self) -> Ledger:
         """Return a second server on the same data, or the same store if there can be only one."""
 
@@ -60,10 +64,10 @@ class Subject(Protocol):
         """Crash, and lose everything that was not synced."""
 
     def fail_next(self) -> None:
-        """Let the next commit fail without writing."""
+        """Let the next commit or input fail without writing."""
 
     def lose_next_answer(self) -> None:
-        """Let the next commit write and report an unknown result."""
+        """Let the next commit or input write and report an unknown result."""
 
 
 class Check(msgspec.Struct, frozen=True):

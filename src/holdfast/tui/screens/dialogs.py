@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
 from holdfast.domain.extensions import CommandInfo
-from holdfast.tui.keys import key_hints
+from holdfast.tui.key_hints import key_hints
 
 __all__ = ["AutoApprove", "Confirm", "Dialog", "Form", "TextInput"]
 

@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Label, Static
 
-from holdfast.tui.keys import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.dialogs import Dialog
 
 _WIDE = 115

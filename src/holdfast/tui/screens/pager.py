@@ -10,7 +10,7 @@ from textual.widgets import Label, Static
 
 from holdfast.domain.line_diff import DiffLine, count_changes
 from holdfast.tui.diff_render import SPLIT_WIDTH, DiffView
-from holdfast.tui.keys import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.dialogs import Dialog
 from holdfast.tui.terminal_text import escaped_text
 from holdfast.tui.themes import Palette

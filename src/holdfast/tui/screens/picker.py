@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from holdfast.tui.keys import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.screens.dialogs import Dialog
 
 __all__ = ["Picker", "PickerItem", "PickerResult", "filter_items", "fit_width"]

@@ -18,7 +18,7 @@ from textual.widgets import Input, Label, Static
 from holdfast.client.key_focus import Kind
 from holdfast.domain.line_diff import diff_lines, parse_unified_diff
 from holdfast.tui.diff_render import SPLIT_WIDTH, DiffView
-from holdfast.tui.keys import key_hints
+from holdfast.tui.key_hints import key_hints
 from holdfast.tui.terminal_text import escaped_text
 from holdfast.tui.themes import Palette
 

@@ -10,7 +10,7 @@ from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from holdfast.tui.attachments import open_mention, pasted_path
-from holdfast.tui.keys import NEWLINE_KEYS, QUEUE_KEYS
+from holdfast.tui.key_hints import NEWLINE_KEYS, QUEUE_KEYS
 from holdfast.tui.screens.picker import fit_width
 
 __all__ = ["Completer", "Composer"]

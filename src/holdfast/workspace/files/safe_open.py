@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.domain.errors import ToolError
 from holdfast.domain.surrogates import replace_surrogates
-from holdfast.workspace.files.file_paths import display_path, is_within, join_path, similar_names
+from holdfast.workspace.files.path_strings import display_path, is_within, join_path, similar_names
 
 __all__ = [
     "Digest",

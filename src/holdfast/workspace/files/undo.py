@@ -15,11 +15,11 @@ import msgspec
 from holdfast.domain.errors import BadRequest, NotFound, ToolError
 from holdfast.domain.files import FileVersion, UndoneFile, UndoReport, UndoRequest
 from holdfast.domain.ids import RunId
-from holdfast.domain.ledger import AddFile, Operation
 from holdfast.domain.line_diff import unified_diff
+from holdfast.domain.store_operations import AddFile, Operation
 from holdfast.tasks import run_to_completion
 from holdfast.workspace.files.atomic_write import AtomicWrite, remove_abandoned
-from holdfast.workspace.files.file_paths import join_path
+from holdfast.workspace.files.path_strings import join_path
 from holdfast.workspace.files.safe_open import FileLocation, digest_file, locate, read_whole_file, status_of
 from holdfast.workspace.files.text_encoding import TextFormat, decode, placeholder
 

@@ -20,10 +20,10 @@ from subprocess import CompletedProcess
 
 import msgspec
 
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.git.git_command import find_git, run_in_place
 from holdfast.workspace.git.repository import repository_of
-from holdfast.workspace.process.shell_call import Shell, command_environment
+from holdfast.workspace.process.shell_launch import Shell, command_environment
 
 __all__ = [
     "EXECUTES",

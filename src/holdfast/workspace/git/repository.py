@@ -12,7 +12,7 @@ import stat
 
 import msgspec
 
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import stream_of
 
 __all__ = [

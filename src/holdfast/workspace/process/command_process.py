@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.workspace.process.guard import Bounds, Command, Guard, Tree, TreeEnd
+from holdfast.workspace.process.guard_client import Bounds, Command, Guard, Tree, TreeEnd
 from holdfast.workspace.process.output_capture import MAX_SHOWN, Output, OutputFile, OutputFiles
 
 __all__ = ["CommandSandbox", "Launch", "OnOutput", "Processes", "RunningCommand"]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from holdfast.workspace.process import guard_system as system
-from holdfast.workspace.process.guard_tag import (
+from holdfast.workspace.process.process_tag import (
     cgroup_of_tree,
     create_cgroups,
     kill_cgroup,

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo, JobOutput, TooManyJobs, UnknownJob
 from holdfast.workspace.process.command_process import RunningCommand
-from holdfast.workspace.process.guard import UNPROVEN
+from holdfast.workspace.process.guard_client import UNPROVEN
 
 __all__ = ["Job", "JobLimits", "Jobs"]
 

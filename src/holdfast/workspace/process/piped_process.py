@@ -14,9 +14,9 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from holdfast.tasks import TaskOwner
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import open_directory, replaced_error
-from holdfast.workspace.process.guard import CannotStart, Command, Guard, Tree, TreeEnd
+from holdfast.workspace.process.guard_client import CannotStart, Command, Guard, Tree, TreeEnd
 
 __all__ = [
     "Child",

@@ -21,7 +21,7 @@ import time
 from typing import Any, NoReturn
 
 from holdfast.workspace.process import guard_system as system
-from holdfast.workspace.process.guard_tag import join_cgroup, kill_cgroup, remove_cgroup, set_tag
+from holdfast.workspace.process.process_tag import join_cgroup, kill_cgroup, remove_cgroup, set_tag
 from holdfast.workspace.sandbox import privileges
 from holdfast.workspace.sandbox.privileges import restrict, restrict_scopes
 

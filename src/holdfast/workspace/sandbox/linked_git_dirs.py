@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.git.git_command import list_settings
 from holdfast.workspace.git.repository import read_bytes, read_path, resolve_gitfile
 

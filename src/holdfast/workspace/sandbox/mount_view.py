@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.git.git_command import git_program
 
 __all__ = [

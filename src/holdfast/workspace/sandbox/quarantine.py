@@ -2,7 +2,7 @@
 
 Existing settings and git directories are mounted read-only. Missing ones cannot be mounted, so a command can create
 them; after its end they are moved to a directory of the server, never deleted, because the user may have created them
-meanwhile. A git directory as git creates it is kept (see `git_dir_scan`).
+meanwhile. A git directory as git creates it is kept (see `git_dir_search`).
 
 Everything that exists while no sandboxed command runs is the user's own. This state is compared with the state after
 each command. It is stored while commands run: if the server is killed, the next one makes the comparison.
@@ -22,8 +22,8 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.workspace.files.file_paths import as_one_line
-from holdfast.workspace.sandbox.git_dir_scan import (
+from holdfast.workspace.files.path_strings import as_one_line
+from holdfast.workspace.sandbox.git_dir_search import (
     GitEntry,
     GitScanner,
     Scan,

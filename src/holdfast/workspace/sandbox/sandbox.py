@@ -19,10 +19,10 @@ import msgspec
 from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import PROTECTED, Mechanism, SandboxState
 from holdfast.domain.settings import SandboxSettings
-from holdfast.workspace.files.file_paths import is_within
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.process.command_process import Launch
-from holdfast.workspace.process.guard import Bounds
-from holdfast.workspace.sandbox.git_dir_scan import GitEntry
+from holdfast.workspace.process.guard_client import Bounds
+from holdfast.workspace.sandbox.git_dir_search import GitEntry
 from holdfast.workspace.sandbox.linked_git_dirs import PROTECTED_GIT, decide_linked_git, find_linked_git, named_paths
 from holdfast.workspace.sandbox.mount_view import (
     TOOLCHAINS,

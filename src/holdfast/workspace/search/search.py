@@ -21,8 +21,8 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.files.file_paths import glob_regex
 from holdfast.workspace.files.ignore_files import AGENT_IGNORE_FILES, GENERATED_NAMES, IgnoreRules
+from holdfast.workspace.files.path_strings import glob_regex
 from holdfast.workspace.files.safe_open import open_beneath, open_directory, replaced_error, status_beneath, stream_of
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process.piped_process import Spawn, find_program, run_child, spawn, split_records
