@@ -16,9 +16,9 @@ from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.store_operations import Admit, DeleteMessage, EndRun, PatchSession, StartRun, StepRun
 from holdfast.lock_owner import LOCK_NAME, directory_id, read_owner, write_owner
 from holdfast.storage import data_directory, event_log, vacuum
+from holdfast.storage import data_directory as modes
 from holdfast.storage import database as checks
-from holdfast.storage import database as modes
-from holdfast.storage.database import find_exposed_files
+from holdfast.storage.data_directory import find_exposed_files
 from holdfast.storage.event_log import Retention
 from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.storage.table_access import is_cacheable

@@ -32,8 +32,8 @@ _EXPANDED_FIELDS = {
     "lsp": frozenset({"command", "args", "env"}),
 }
 _HEADERS = frozenset({"extra_headers", "headers"})
-_USER_ONLY_SECTION = "sandbox"
-"""A table that project files cannot set, whether they are trusted or not."""
+_USER_ONLY_SECTIONS = ("sandbox", "storage")
+"""Tables that project files cannot set, whether they are trusted or not."""
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -259,13 +259,13 @@ class Configuration:
             FileProblem(
                 "warning",
                 source.path,
-                good.lines.get((_USER_ONLY_SECTION,), 0),
-                _USER_ONLY_SECTION,
+                good.lines.get((section,), 0),
+                section,
                 "only your own settings can set this.",
             )
             for source in self.locations.sources
-            if source.kind == "project"
-            and _USER_ONLY_SECTION in (good := self._last_good.get(source.path, LoadedFile())).tree
+            for section in _USER_ONLY_SECTIONS
+            if source.kind == "project" and section in (good := self._last_good.get(source.path, LoadedFile())).tree
         )
         return ConfigSnapshot(msgspec.convert(tree, Settings), tree, origins, tuple(problems), tuple(withheld), project)
 
@@ -282,8 +282,8 @@ class Configuration:
         latest = self._loaded.get(source.path, good)
         if latest is not good and latest.data is not None:
             good = _add_restrictions(good, latest)
-        if source.kind == "project" and _USER_ONLY_SECTION in good.tree:
-            tree = {name: value for name, value in good.tree.items() if name != _USER_ONLY_SECTION}
+        if source.kind == "project" and not good.tree.keys().isdisjoint(_USER_ONLY_SECTIONS):
+            tree = {name: value for name, value in good.tree.items() if name not in _USER_ONLY_SECTIONS}
             good = msgspec.structs.replace(good, tree=tree)
         may_run = source.may_run or (source.kind == "project" and project.is_trusted)
         return Layer(good.tree, source.path, good.lines, may_run)

@@ -21,7 +21,9 @@ HoldfastError
 │   ├── OwnerChanged           another server owns the workspace now
 │   ├── DataDirectoryBusy
 │   ├── DatabaseDamaged
-│   └── DatabaseTooNew
+│   ├── DatabaseTooNew
+│   ├── StoreMisconfigured     the store is there, but cannot be used as it is
+│   └── StoreUnreachable       PostgreSQL did not answer in time at the start
 ├── ProviderError              the model's side failed
 └── ToolError                  a tool failed: a result for the model, never the end of a turn
     └── PermissionDenied       a person or a rule refused
@@ -53,6 +55,8 @@ __all__ = [
     "StorageError",
     "StorageUnavailable",
     "StorageUnknown",
+    "StoreMisconfigured",
+    "StoreUnreachable",
     "SubagentSession",
     "ToolError",
     "Trouble",
@@ -170,6 +174,14 @@ class DatabaseDamaged(StorageError):
 
 class DatabaseTooNew(StorageError):
     """The database was written by a newer Holdfast."""
+
+
+class StoreMisconfigured(StorageError):
+    """The store cannot be used as it is configured."""
+
+
+class StoreUnreachable(StorageError):
+    """PostgreSQL cannot be reached. Check the address and that it runs, or wait longer with --wait."""
 
 
 class ProviderError(HoldfastError):

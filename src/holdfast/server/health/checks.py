@@ -20,7 +20,8 @@ from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
 from holdfast.runtime.workspace_permissions import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
-from holdfast.storage.database import find_exposed_files
+from holdfast.storage.data_directory import find_exposed_files
+from holdfast.storage.postgres.store_report import ReportingLedger, findings
 from holdfast.workspace.git.git_command import find_git
 from holdfast.workspace.process.piped_process import find_program
 from holdfast.workspace.process.process_tag import orphaned_processes
@@ -39,6 +40,7 @@ __all__ = [
     "search_tools",
     "settings",
     "skills",
+    "store",
     "trust",
 ]
 
@@ -197,6 +199,12 @@ async def search_tools(handle: WorkspaceHandle) -> Sequence[Finding]:
 async def data_directory(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check permissions and free space of the data directory."""
     return await asyncio.to_thread(_data_directory, Path(handle.data_dir).parent.parent)
+
+
+async def store(handle: WorkspaceHandle) -> Sequence[Finding]:
+    """Check the database, if the store is not in the data directory."""
+    ledger = handle.workspace.ledger
+    return findings(await ledger.report()) if isinstance(ledger, ReportingLedger) else ()
 
 
 def _data_directory(place: Path) -> Sequence[Finding]:

@@ -38,6 +38,7 @@ CHECKS: dict[str, Check] = {
     "commands": brought_checks.commands,
     "agents": brought_checks.agents,
     "data directory": checks.data_directory,
+    "store": checks.store,
 }
 """Every check by its area, in the order of the report."""
 
