@@ -383,3 +383,23 @@ def test_an_event_that_the_view_does_not_show_changes_nothing(name: str) -> None
     for kind in ("later", "", "presence"):
         assert view.apply(StreamEvent(UnknownEvent(kind, {"a": 1}))) is (kind == "presence")
         assert view.presence == ({"a": 1} if kind == "presence" else None)
+
+
+def test_a_notice_with_the_id_of_a_request_closes_only_this_request() -> None:
+    """Notices for Crush clients name the tool call, and close all of its requests."""
+
+    def asked(view: View) -> View:
+        for name, call in (("a", "c1"), ("b", "c1"), ("c", "c2")):
+            view.permissions[name] = {"id": name, "tool_call_id": call}
+        return view
+
+    rows: list[tuple[dict[str, object], list[str]]] = [
+        ({"id": "a", "tool_call_id": "c1"}, ["b", "c"]),
+        ({"id": "other"}, ["a", "b", "c"]),
+        ({"tool_call_id": "c1"}, ["c"]),
+        ({"tool_call_id": "c3"}, ["a", "b", "c"]),
+    ]
+    for notice, left in rows:
+        view = asked(View())
+        view._resolve_permission(notice)
+        assert list(view.permissions) == left, notice

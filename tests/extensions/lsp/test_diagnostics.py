@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from holdfast.extensions.lsp.changed_file_scan import (
     Change,
@@ -149,3 +150,14 @@ def test_invalid_message_does_not_end_connection() -> None:
         assert talk.handle(Incoming(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
     assert talk.handle(Incoming("workspace/unheardOf", 1)) is NotImplemented
     assert talk.diagnostics.count == 0
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2, 3, 4])
+def test_a_scan_is_bounded(tmp_path: Path, bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further directory is read once there are as many files; the scan is then incomplete."""
+    for name in ("a.py", "d/b.py", "d/e/c.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr("holdfast.extensions.lsp.changed_file_scan._MAX_FILES", bound)
+    found = scan_files(str(tmp_path))
+    assert (len(found.files), found.is_complete) == (min(bound, 3), bound > 2)
