@@ -161,3 +161,13 @@ def test_a_scan_is_bounded(tmp_path: Path, bound: int, monkeypatch: pytest.Monke
     monkeypatch.setattr("holdfast.extensions.lsp.changed_file_scan._MAX_FILES", bound)
     found = scan_files(str(tmp_path))
     assert (len(found.files), found.is_complete) == (min(bound, 3), bound > 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "source"), [({}, "server"), ({"source": "s"}, "s"), ({"code": 0}, "server 0"), ({"code": ""}, "server ")]
+)
+def test_the_source_of_a_diagnostic_has_the_reported_words_only(fields: dict[str, object], source: str) -> None:
+    spot = {"line": 0, "character": 0}
+    item = msgspec.convert({"range": {"start": spot, "end": spot}, "message": "m", **fields}, Diagnostic)
+    (shown,) = to_file_diagnostics("/a", "server", [(item, 0)])
+    assert shown.source == source
