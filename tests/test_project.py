@@ -191,7 +191,7 @@ def test_the_guide_stays_short() -> None:
 
 
 def test_modules_stay_short() -> None:
-    limits = {PACKAGE / "engine/run_lifecycle.py": 320}
+    limits = {PACKAGE / "engine/run_lifecycle.py": 330}
     lengths = {module: len(module.read_text().splitlines()) for module in MODULES}
     assert not {name_of(module): length for module, length in lengths.items() if length > limits.get(module, 600)}
 
@@ -399,9 +399,9 @@ def test_packages_have_docstrings() -> None:
 
 
 def test_number_of_modules_is_limited() -> None:
-    """Fragments of one subject share a module: decision 32."""
+    """Fragments of one subject share a module: decision 32. The limit grew with the second store: decision 35."""
     modules = [path for path in MODULES if path.name != "__init__.py" and PACKAGE / "testing" not in path.parents]
-    assert len(modules) <= 360
+    assert len(modules) <= 400
 
 
 # Start-up

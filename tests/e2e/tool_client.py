@@ -78,8 +78,10 @@ class ToolClient:
         """Return the results of these calls."""
         session = session or await self.session()
         before = len(await self.results(session))
-        await self.run_end(await self.call_tools(session, *calls))
-        return (await self.results(session))[before:]
+        end = await self.run_end(await self.call_tools(session, *calls))
+        found = (await self.results(session))[before:]
+        assert found or not calls, f"the run ended without a result: {end}"
+        return found
 
     async def results(self, session: SessionId) -> list[ToolResult]:
         messages = await self.client.list_messages(self.workspace, session)

@@ -110,7 +110,7 @@ def events(accepted: int) -> list[LaneEvent]:
     events: list[LaneEvent] = [Cancel(), ClearQueue(), Shutdown()]
     events += [Accept(run, delivery) for run in RUNS[: accepted + 1] for delivery in DELIVERIES]
     for run in (*known, UNKNOWN_RUN):
-        events += [Enter(run), StepBoundary(run), CancelRun(run)]
+        events += [Enter(run), StepBoundary(run), CancelRun(run), CancelRun(run, binding=True)]
         events += [Finish(run, outcome) for outcome in OUTCOMES]
         events += [Redeliver(run, "steer"), Redeliver(run, "queue")]
         events += [Move(run, position) for position in POSITIONS]
@@ -127,6 +127,8 @@ def stopped_by(past: Past, event: LaneEvent) -> frozenset[RunId]:
             return NO_RUNS if run in here else here
         case ClearQueue():
             return here - turn
+        case CancelRun(run=run, binding=True) if run in past.folded:
+            return NO_RUNS if past.stopping else here & {run}
         case CancelRun(run=run):
             return turn if run in past.spawned else here & {run}
         case Shutdown():
@@ -245,7 +247,8 @@ def test_only_steering_prompts_fold_and_only_into_an_active_run() -> None:
     for edge in walk().all():
         if not isinstance(edge.event, StepBoundary):
             assert not edge.of(Fold), edge
-            assert edge.after.folded in (edge.lane.folded, ()), edge
+            if unfolded_by(edge) is None:
+                assert edge.after.folded in (edge.lane.folded, ()), edge
             continue
         steering = tuple(item.run for item in edge.lane.queue if item.delivery == "steer")
         if edge.lane.head is not None and edge.lane.head.phase == "active" and steering:
@@ -253,6 +256,25 @@ def test_only_steering_prompts_fold_and_only_into_an_active_run() -> None:
             assert edge.after.queue == tuple(item for item in edge.lane.queue if item.delivery == "queue"), edge
         else:
             assert (edge.after, edge.effects) == (edge.lane, ()), edge
+
+
+def unfolded_by(edge: Edge) -> RunId | None:
+    """Return the folded run that a binding cancel takes out of a turn, unless the turn is stopping anyway."""
+    match edge.event:
+        case CancelRun(run=run, binding=True) if run in edge.past.folded and not edge.past.stopping:
+            return run
+        case _:
+            return None
+
+
+def test_a_binding_cancel_takes_a_folded_run_out_of_the_turn() -> None:
+    """R3: its host and the other folded runs continue."""
+    unfolding = [(edge, run) for edge in walk().edges[CancelRun] if (run := unfolded_by(edge)) is not None]
+    assert unfolding
+    for edge, run in unfolding:
+        assert edge.after.head == edge.lane.head, edge
+        assert edge.after.folded == tuple(other for other in edge.lane.folded if other != run), edge
+        assert edge.after.queue == edge.lane.queue, edge
 
 
 def test_the_queue_keeps_its_order() -> None:
@@ -310,6 +332,8 @@ def test_cancelled_waiting_runs_end_at_once() -> None:
     for edge in walk().all():
         if not isinstance(edge.event, Finish):
             affected = [run for run in waiting(edge.lane) if run in edge.now.stopping]
+            if (unfolded := unfolded_by(edge)) is not None:
+                affected = [unfolded]
             assert edge.of(End) == [End(run, "cancelled", waited=True) for run in affected], edge
 
 
@@ -328,7 +352,7 @@ def expected_refusal(lane: Lane, past: Past, event: LaneEvent) -> Refuse | None:
             return Refuse(run, "closing")
         case Accept(run=run, delivery="reject") if run not in past.present and past.present:
             return Refuse(run, "busy")
-        case CancelRun(run=run) if run in past.folded:
+        case CancelRun(run=run, binding=False) if run in past.folded:
             return Refuse(run, "folded", head_of(lane))
         case Move(run=run) | Redeliver(run=run) if run not in waiting(lane):
             return Refuse(run, "not waiting")

@@ -63,6 +63,22 @@ def test_no_spelling_of_a_write_to_a_denied_file_runs_without_approval(root: Pat
     assert [line for line in WRITES if not is_stopped(judge(root, line, "write(keep/**)", "view(keep/**)"))] == []
 
 
+SURROUNDINGS = ("{}\n: `ls`", "{}\n: $(ls)", ": `ls`\n{}", ": $(ls)\n{}", "({}\n)", "if ls\nthen {}\nfi", "ls | {}")
+
+
+@pytest.mark.parametrize("surrounding", SURROUNDINGS)
+def test_harmless_commands_around_a_denied_line_change_nothing(root: Path, surrounding: str) -> None:
+    """Also in substitutions, which are parsed on their own."""
+    # One pass of the loop leads to another file than two.
+    looped = f"for i in 1 2; do cd ..; done; ls > {root.parent.name}/{root.name}/keep/f"
+    lines: dict[str, tuple[str, ...]] = {
+        line: DENY for kind in TABLES for line in TABLES[kind] if not line.startswith("!")
+    }
+    lines |= dict.fromkeys([*WRITES, looped], ("write(keep/**)", "view(keep/**)"))
+    free = [line for line, deny in lines.items() if not is_stopped(judge(root, surrounding.replace("{}", line), *deny))]
+    assert free == []
+
+
 @pytest.mark.parametrize("rule", ["write(keep/f)", "edit(keep/**)", "*:write(keep/*)", "multiedit(keep/f)", "write"])
 def test_a_redirection_is_a_write_for_every_rule_about_writes(root: Path, rule: str) -> None:
     assert judge(root, "ls > keep/f", rule).decision == "deny"

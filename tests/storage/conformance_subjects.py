@@ -1,26 +1,33 @@
-"""Our two ledgers as subjects of the conformance suite: a template for tests of another ledger."""
+"""Our ledgers as subjects of the conformance suite: a template for tests of another ledger."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import apsw
 
-from holdfast.domain.errors import StorageUnavailable, StorageUnknown
+from holdfast.domain.errors import StorageError, StorageUnavailable, StorageUnknown
 from holdfast.engine.ports import Ledger
 from holdfast.storage.event_log import Retention
+from holdfast.storage.postgres.apply_call import APPLY
+from holdfast.storage.postgres.connection_pool import Pool, Row
+from holdfast.storage.postgres.postgres_ledger import PostgresLedger
 from holdfast.storage.sqlite_ledger import SqliteLedger
+from holdfast.storage.workspace_table import UNCLEAN_GAP
 from holdfast.testing.conformance import ManualClock, Subject
 from holdfast.testing.memory_ledger import MemoryLedger
+from postgres_server import new_database, shared_server
 from storage.faulty_disk import FaultyDisk
 
-__all__ = ["SHARED_SUBJECTS", "SUBJECTS", "Make"]
+__all__ = ["SHARED_SUBJECTS", "SUBJECTS", "FaultyPool", "Make", "PostgresSubject", "postgres"]
 
 Make = Callable[[Path, Retention], AbstractAsyncContextManager[Subject]]
 
 
 class MemorySubject:
+    unclean_gap = 10_000
+
     def __init__(self, retention: Retention) -> None:
         self.clock = ManualClock()
         self._failures: list[Exception] = []
@@ -47,6 +54,8 @@ class MemorySubject:
 
 class SqliteSubject:
     """A crash is a second ledger on a copy of the files, taken while the first is still running."""
+
+    unclean_gap = UNCLEAN_GAP
 
     def __init__(self, folder: Path, retention: Retention) -> None:
         self.clock = ManualClock()
@@ -101,6 +110,111 @@ class SqliteSubject:
             raise self._faults.pop(point)
 
 
+TABLES = (
+    *("workspaces", "sessions", "messages", "growth", "runs", "removed_runs", "requests"),
+    *("events", "files", "contents", "read_marks"),
+)
+
+
+class FaultyPool(Pool):
+    """Connections whose next write fails before it is sent, or whose answer is lost.
+
+    Each batch of an owner is first applied with a stale epoch, which must change nothing.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__({"dsn": dsn})
+        self.faults: list[StorageError] = []
+        self.fenced = 0
+
+    async def write(self, statement: str, *arguments: object) -> Row | None:
+        fault = self.faults.pop(0) if self.faults else None
+        if isinstance(fault, StorageUnavailable):
+            raise fault
+        if statement == APPLY and arguments[1] is not None:
+            await self._apply_with_stale_epoch(arguments)
+        row = await super().write(statement, *arguments)
+        if fault is not None:
+            raise fault
+        return row
+
+    async def _apply_with_stale_epoch(self, arguments: Sequence[object]) -> None:
+        """Apply the batch as an owner that was replaced after it loaded its rows: nothing may change."""
+        key, *_ = arguments
+        await super().write("UPDATE holdfast.workspaces SET epoch = epoch + 1 WHERE key = $1 RETURNING 0", key)
+        before = await self.contents()
+        row = await super().write(APPLY, *arguments)
+        assert row is not None
+        assert row[0] == 1, "a batch of a former owner was applied"
+        changed = [table for table, digest in (await self.contents()).items() if digest != before[table]]
+        assert not changed, f"a batch of a former owner changed {changed}"
+        await super().write("UPDATE holdfast.workspaces SET epoch = epoch - 1 WHERE key = $1 RETURNING 0", key)
+        self.fenced += 1
+
+    async def contents(self) -> dict[str, str]:
+        """Return a digest of each table."""
+        digest = "md5(coalesce(string_agg(t::text, '|' ORDER BY t::text), ''))"
+        selects = (f"SELECT '{table}', {digest} FROM holdfast.{table} AS t" for table in TABLES)
+        return {row[0]: row[1] for row in await self.fetch(" UNION ALL ".join(selects))}
+
+
+class PostgresSubject:
+    """A crash of the server cuts its connections; a power cut kills PostgreSQL."""
+
+    unclean_gap = 0
+
+    def __init__(self, dsn: str, retention: Retention) -> None:
+        self.clock = ManualClock()
+        self._dsn = dsn
+        self._retention = retention
+        self._opened: list[PostgresLedger] = []
+        self._pool = FaultyPool(dsn)
+
+    @property
+    def ledger(self) -> PostgresLedger:
+        return self._opened[-1]
+
+    async def open(self) -> PostgresLedger:
+        self._pool = FaultyPool(self._dsn)
+        await self._pool.open()
+        ledger = PostgresLedger(self._pool, "here", retention=self._retention, now_ms=self.clock.now_ms)
+        self._opened.append(ledger)
+        return ledger
+
+    async def another(self) -> Ledger:
+        return await self.open()
+
+    async def crash(self) -> None:
+        for ledger in self._opened:
+            ledger.pool.terminate()
+        await self.open()
+
+    async def cut_power(self) -> None:
+        shared_server().crash()
+        await self.crash()
+
+    def fail_next(self) -> None:
+        self._pool.faults.append(StorageUnavailable())
+
+    def lose_next_answer(self) -> None:
+        self._pool.faults.append(StorageUnknown())
+
+    async def close(self) -> None:
+        for ledger in self._opened:
+            await ledger.close()
+
+
+@asynccontextmanager
+async def postgres(_folder: Path, retention: Retention) -> AsyncIterator[Subject]:
+    async with new_database() as dsn:
+        subject = PostgresSubject(dsn, retention)
+        await subject.open()
+        try:
+            yield subject
+        finally:
+            await subject.close()
+
+
 @asynccontextmanager
 async def memory(_folder: Path, retention: Retention) -> AsyncIterator[Subject]:
     yield MemorySubject(retention)
@@ -115,6 +229,6 @@ async def sqlite(folder: Path, retention: Retention) -> AsyncIterator[Subject]:
         await subject.close()
 
 
-SUBJECTS: dict[str, Make] = {"memory": memory, "sqlite": sqlite}
-SHARED_SUBJECTS = ("memory",)
+SUBJECTS: dict[str, Make] = {"memory": memory, "sqlite": sqlite, "postgres": postgres}
+SHARED_SUBJECTS = ("memory", "postgres")
 """The kinds that implement `SharedLedger`."""

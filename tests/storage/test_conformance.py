@@ -1,4 +1,4 @@
-"""The conformance suite, for both ledgers."""
+"""The conformance suite, for every ledger. On PostgreSQL each batch is also applied with a stale epoch first."""
 
 from pathlib import Path
 

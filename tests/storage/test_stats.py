@@ -21,7 +21,7 @@ from holdfast.domain.messages import (
 from holdfast.domain.store_operations import Admit, CreateSession, EndRun, Operation, PutMessage, StartRun
 from holdfast.domain.usage import ModelUse, Stats
 from holdfast.storage.sqlite_ledger import SqliteLedger
-from holdfast.storage.stats import _StatsBuilder
+from holdfast.storage.stats_builder import StatsBuilder
 from holdfast.testing.conformance import WorkspaceOwner, run, session
 
 
@@ -29,7 +29,7 @@ from holdfast.testing.conformance import WorkspaceOwner, run, session
 def test_interrupted_response_is_not_counted_in_response_times(reason: FinishReason, seconds: int) -> None:
     parts = (TextPart(Text("so")), FinishPart(Finish(reason, 1_007)))
     message = Message(parts, MessageId("m"), "assistant", SessionId("s"), "big", "acme", 1_000, 1_007)
-    tally = _StatsBuilder(0)
+    tally = StatsBuilder(0)
     tally.add_message(msgspec.json.encode(message))
     found = tally.result(())
     assert found.response_seconds == seconds

@@ -173,7 +173,8 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
         f"cat /proc/self/mountinfo; echo; ls /dev; ls {base}/sealed; cat {base}/masked; cat {base}/read/inner; echo;"
         f"touch {base}/empty/x {base}/bound/x && echo written;"
         f"touch {base}/x {base}/sealed/x {base}/read/x {base}/bound/frozen;"
-        "readlink /proc/self/ns/ipc; readlink /dev/fd /dev/stdin /dev/stdout /dev/stderr /dev/ptmx",
+        "readlink /proc/self/ns/ipc; readlink /dev/fd /dev/stdin /dev/stdout /dev/stderr /dev/ptmx;"
+        "stat -Lc %a:%n /dev /dev/ptmx /dev/shm /dev/null",
         Bounds(mounts=mounts),
     )
     assert end.error == ""
@@ -208,6 +209,8 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
     assert os.readlink("/proc/self/ns/ipc") not in rest
     links = ["/proc/self/fd", *(f"/proc/self/fd/{number}" for number in range(3)), "pts/ptmx"]
     assert [word for word in words if word in links] == links
+    # Every user may open a terminal and create files of its own in shared memory.
+    assert "755:/dev\n666:/dev/ptmx\n1777:/dev/shm\n666:/dev/null\n" in rest
     assert sorted(os.listdir(base / "source")) == ["frozen", "inner", "x"]
     assert sorted(os.listdir(base)) == [
         "bound", "empty", "masked", "read", "sealed", "source",

@@ -27,6 +27,8 @@ from holdfast.domain.approvals import (
 )
 from holdfast.domain.errors import BadRequest, Conflict, PermissionDenied
 from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
     ApprovalEvent,
     Change,
     PermissionNotificationEvent,
@@ -399,6 +401,30 @@ class Approvals:
             return False
         notice = question_notice(opened.request, by=by, via=via, cancelled=True)
         return await self._close(opened, notice, lambda: _resolve(opened, opened.answer, None))
+
+    def apply_stored_decision(self, notice: PermissionNotification) -> None:
+        """Resolve a permission request that a client of another node has answered; its answer is stored."""
+        opened = self._permissions.get(notice.id)
+        if opened is None or not (notice.granted or notice.denied):
+            return
+        self._forget(opened)
+        failures = self._save_rules(opened) if notice.action == "allow_always" else []
+        action: GrantAction = "deny"
+        if notice.granted:
+            action = "allow_session" if notice.action == "allow_session" else "allow"
+        _resolve(opened, opened.answer, _Decision(action, notice.reason.strip()))
+        for failure in failures:
+            # The client that answered is on another node, so every client receives the error.
+            error = f"It was allowed this once, but the rule could not be saved: {failure}"
+            notice_of_failure = AgentNotice("error", error=error, session_id=opened.request.session_id)
+            self._recorder.outlet.publish_live(AgentEvent(Change("created", notice_of_failure)))
+
+    def apply_stored_answers(self, notice: QuestionNotification) -> None:
+        """Resolve a batch of questions that a client of another node has answered or dismissed."""
+        opened = self._batches.get(notice.batch_id)
+        if opened is not None:
+            self._forget(opened)
+            _resolve(opened, opened.answer, None if notice.cancelled or notice.withdrawn else notice.answers)
 
     async def _close(self, opened: _Open, notice: _Notice, stored: Callable[[], None]) -> bool:
         """Return whether this answer was the first one stored."""

@@ -9,7 +9,7 @@ of their numbers by the recorder.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -19,7 +19,7 @@ from holdfast.domain.events import AgentEvent, AgentNotice, Change, MessagePart
 from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
-from holdfast.domain.store_operations import EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
+from holdfast.domain.store_operations import Answer, EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
 from holdfast.engine.agent_loop import run_summary_turn, run_turn
 from holdfast.engine.message_factory import MessageFactory
 from holdfast.engine.ports import Clock, NewId
@@ -27,7 +27,9 @@ from holdfast.engine.prompt_preparation import opening_message, prompt_message
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.run_context import RunContext, StartSubagent
 from holdfast.engine.run_end import (
+    EndHold,
     EndRetries,
+    PendingEnd,
     announce_ends,
     describe_end,
     end_turn_operations,
@@ -36,6 +38,7 @@ from holdfast.engine.run_end import (
     minimal_end,
 )
 from holdfast.engine.run_lifecycle import (
+    CancelRun,
     Effect,
     End,
     Enter,
@@ -56,7 +59,7 @@ from holdfast.engine.titles import TitleGenerator
 from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
-__all__ = ["ActiveRuns", "Engine", "PendingEnd", "RunState", "resolve_fold"]
+__all__ = ["ActiveRuns", "Engine", "RunState", "resolve_fold"]
 
 
 class RunState:
@@ -84,49 +87,6 @@ class ActiveRuns(dict[RunId, RunState]):
         """Return the active turn of a session."""
         turns = (state.turn for state in self.values() if state.turn and state.turn.run.session_id == session)
         return next(turns, None)
-
-
-_HOLD_SECONDS = 0.002
-"""Maximum delay of a cancel's write. A second sync costs about as much."""
-
-
-class EndHold:
-    """Delays the write of a cancel until the ends that it causes are put, so that one sync stores them all.
-
-    `head_finished` is done when the cancelled head has finished: the outbox then stores its end together with those of
-    the waiting runs. `ends_put` is done when the recorder has all of these ends: the recorder then commits. Both are
-    done after `_HOLD_SECONDS` at the latest, in this order: if the head is slow to stop, the ends of the waiting runs
-    are put in the step that `head_finished` resumes, before the recorder resumes.
-    """
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.head_finished: asyncio.Future[None] = loop.create_future()
-        self.ends_put: asyncio.Future[None] = loop.create_future()
-        self._timer = loop.call_later(_HOLD_SECONDS, self.release)
-
-    def finish_head(self) -> None:
-        """Let the outbox store the ends."""
-        if not self.head_finished.done():
-            self.head_finished.set_result(None)
-
-    def release(self) -> None:
-        """Let the recorder commit."""
-        self._timer.cancel()
-        self.finish_head()
-        if not self.ends_put.done():
-            self.ends_put.set_result(None)
-
-
-class PendingEnd:
-    """An end that was decided and is not stored yet. `stored` is done when it is."""
-
-    def __init__(self, session: SessionId, end: End) -> None:
-        self.session = session
-        self.end = end
-        self.is_put = False
-        """Whether the end was put to the recorder."""
-        self.stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 def resolve_fold(waiter: asyncio.Future[None], error: Exception | None) -> None:
@@ -181,6 +141,8 @@ class Engine:
         self._holds: dict[SessionId, EndHold] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._idle_waiters: dict[SessionId, list[asyncio.Future[None]]] = {}
+        self._must_cancel: set[RunId] = set()
+        """Runs without a stored end whose cancel another node has accepted."""
         if subagents is not None:
             run_context = msgspec.structs.replace(run_context, start_subagent=subagents(self))
         self.run_context = run_context
@@ -291,6 +253,25 @@ class Engine:
         if was_busy is not bool(self._lanes):
             self._on_busy(not was_busy)
         return refusal
+
+    def cancel_for_node(self, session: SessionId, run: RunId) -> None:
+        """Apply a cancel that another node has stored. It covers the run whatever was decided here meanwhile: an end
+        or a fold that is not stored yet is decided again.
+        """
+        if self.closing:
+            self.stop_requests.add(run)
+        if run in self._ends or run in members(self.lane(session)):
+            self._must_cancel.add(run)
+        if run in self._ends:
+            self._cancel_ends([run])
+        else:
+            self.dispatch(session, CancelRun(run, binding=True))
+
+    def _cancel_ends(self, hosts: Sequence[RunId]) -> None:
+        """Change the ends of these runs and of the runs folded into them to `cancelled`."""
+        for run, ending in self._ends.items():
+            if (ending.end.host or run) in hosts and ending.end.outcome != "interrupted":
+                ending.end = msgspec.structs.replace(ending.end, outcome="cancelled")
 
     def boundary(self, session: SessionId, run: RunId) -> asyncio.Future[None] | None:
         """Dispatch the step boundary of a run. If prompts are folded, return a future that is done when they are
@@ -448,14 +429,8 @@ class Engine:
         turn = self._active[fold.host].turn
         assert turn is not None, "only a run that has begun reaches a step boundary"
         try:
-            operations: list[Operation] = []
-            prompts: list[Message] = []
-            for run in fold.runs:
-                prompt = await self._prompt_message(run, turn.factory)
-                prompts.append(prompt)
-                operations += [FoldRun(run, fold.host, turn.now_ms()), PutMessage(prompt)]
-            turn.add(prompts)
-            await turn.record(*operations, sync=True)
+            while not await self._store_fold(turn, [run for run in fold.runs if run not in self._must_cancel]):
+                pass
         except Exception as error:
             # Any error fails the host, never the task of the outbox.
             resolve_fold(waiter, error)
@@ -463,23 +438,41 @@ class Engine:
             resolve_fold(waiter, None)
         del self._folds[fold.host]
 
+    async def _store_fold(self, turn: Turn, runs: Sequence[RunId]) -> bool:
+        """Store the fold of these runs. Return False if another node has cancelled one of them before."""
+        operations: list[Operation] = []
+        prompts: list[Message] = []
+        for run in runs:
+            prompt = await self._prompt_message(run, turn.factory)
+            prompts.append(prompt)
+            operations += [FoldRun(run, turn.run.run_id, turn.now_ms()), PutMessage(prompt)]
+        if not operations:
+            return True
+        turn.add(prompts)
+        try:
+            await turn.record(*operations, sync=True)
+        except Conflict:
+            if self._must_cancel.isdisjoint(runs):
+                raise
+            turn.remove(prompts)
+            return False
+        return True
+
     async def _end(self, session: SessionId, ends: list[End]) -> None:
         """Repair the conversation, store the end and publish it. Retried until it is stored: an end is never lost."""
-        announce = partial(announce_ends, session, self.outlet, self.run_context.hooks)
         wait = self.run_context.settings.retry_first
         make = self._end_operations
         while True:
+            # A cancel of another node may have changed them.
+            ends = [self._ends[end.run].end for end in ends]
             try:
                 operations = await make(ends)
-                for end in ends:
-                    self._ends[end.run].is_put = True
-                if make == self._minimal_end_operations:
+                is_minimal = make == self._minimal_end_operations
+                if is_minimal:
                     self._put_costs(ends)
-                # Without an await before `put`, so that the recorder finds the hold done and the ends in its batch.
-                self._update_hold(session)
-                answer = await self.recorder.put(*operations, announce=announce)
-                if isinstance(answer, Refusal) and make == self._end_operations:
-                    raise Conflict(f"The store refused an end: {answer.reason}.")
+                if await self._put_ends(session, ends, operations, is_minimal=is_minimal) == Refusal("must_cancel"):
+                    self._cancel_ends([end.host or end.run for end in ends])
+                    continue
             except OwnerChanged:
                 break
             except StorageError as error:
@@ -495,8 +488,25 @@ class Engine:
             await self.retries.pause(wait)
             wait = min(2 * wait, self.run_context.settings.retry_longest)
         for end in ends:
+            self._must_cancel.discard(end.run)
             self._active.pop(end.run, None)
             self._ends.pop(end.run).stored.set_result(None)
+
+    async def _put_ends(
+        self, session: SessionId, ends: Sequence[End], operations: Sequence[Operation], *, is_minimal: bool
+    ) -> Answer:
+        """Store the ends. Raises `Conflict` if they are refused, unless another node has cancelled a run or the ends
+        are minimal.
+        """
+        for end in ends:
+            self._ends[end.run].is_put = True
+        # Without an await before `put`, so that the recorder finds the hold done and the ends in its batch.
+        self._update_hold(session)
+        announce = partial(announce_ends, session, self.outlet, self.run_context.hooks)
+        answer = await self.recorder.put(*operations, announce=announce)
+        if isinstance(answer, Refusal) and answer.reason != "must_cancel" and not is_minimal:
+            raise Conflict(f"The store refused an end: {answer.reason}.")
+        return answer
 
     async def _end_operations(self, ends: list[End]) -> list[Operation]:
         operations: list[Operation] = []

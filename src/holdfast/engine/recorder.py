@@ -14,24 +14,42 @@ already large is committed without waiting.
 
 A commit has three results. *Done* and *refused* are answers. After *unknown* (the disk failed after the write, the
 connection broke) the recorder reads the last batch until the store can tell whether it was written; it never assumes.
+
+On a shared store other nodes add inputs to the same log. The recorder of the owner feeds them to `inbox` in number
+order, and before the answers of its own later writes: so a lane has received every input with a smaller number before
+it receives the answer to a write. They show as a gap before the first number of a batch, and `catch_up` looks for them
+between two batches. A batch that is being written is never read back, because no read happens meanwhile. Inputs are
+read before the ownership is checked: events that were stored after a takeover belong to the successor.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
-from holdfast.domain.errors import StorageUnavailable, StorageUnknown
-from holdfast.domain.store_operations import Answer, Operation, Receipt, WorkspaceRecord, Write
+from holdfast.domain.errors import OwnerChanged, StorageError, StorageUnavailable, StorageUnknown
+from holdfast.domain.events import DurableEvent, decode_event
+from holdfast.domain.store_operations import Answer, Entry, Operation, Receipt, Refusal, WorkspaceRecord, Write
 from holdfast.engine.ports import Ledger, Outlet
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Recorder"]
+__all__ = ["Inbox", "Recorder", "decode_entries"]
+
+Inbox: TypeAlias = Callable[[Sequence[Entry]], Awaitable[None]]
+"""Applies and publishes inputs that other nodes have stored. Raises `StorageError` before it has applied any."""
 
 _READ_AGAIN_SECONDS = 0.05
 """Pause between two attempts to read the last batch after an unknown result."""
+_PAGE_SIZE = 500
 _LARGE_BATCH = 32
 """Batches of this size are committed without waiting for their holds."""
+
+
+def decode_entries(rows: Sequence[tuple[int, bytes]]) -> list[Entry]:
+    """Return stored events as entries."""
+    decoded = ((number, decode_event(body), body) for number, body in rows)
+    return [Entry(number, event, body) for number, event, body in decoded if isinstance(event, DurableEvent)]
 
 
 class _Item(msgspec.Struct):
@@ -47,8 +65,23 @@ class _Item(msgspec.Struct):
 class Recorder:
     """Stores the operations of one workspace, then publishes their events. Nothing is published before it is stored."""
 
-    def __init__(self, ledger: Ledger, record: WorkspaceRecord, outlet: Outlet) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        record: WorkspaceRecord,
+        outlet: Outlet,
+        inbox: Inbox | None = None,
+        on_owner_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`inbox` is set for a shared store. `on_owner_changed` is called when the store refuses the epoch, after each
+        such attempt.
+        """
         self._ledger = ledger
+        self._inbox = inbox
+        self._on_owner_changed = on_owner_changed
+        self._newest = record.newest
+        """On a shared store: the number up to which every event was written or applied by this recorder."""
+        self._must_read = False
         self.record = record
         self.outlet = outlet
         self.tasks = TaskOwner()
@@ -81,14 +114,28 @@ class Recorder:
         self._waiting.append(_Item(Write(operations, sync=sync), then, otherwise, announce, future))
         # A batch that is large enough now is not delayed by its holds any longer.
         self._release()
+        self._start()
+        return future
+
+    def catch_up(self) -> None:
+        """Apply the inputs that other nodes have stored, after the batch that is being written. Called after a
+        wake-up, and once a second.
+        """
+        if self._inbox is not None:
+            self._must_read = True
+            self._start()
+
+    def _start(self) -> None:
         if not self._is_writing:
             self._is_writing = True
             self.tasks.start(self._drain(), name="recorder")
-        return future
 
     async def _drain(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting or self._must_read:
+                if self._must_read:
+                    await self._read_inputs()
+                    continue
                 if not self._is_complete():
                     self._released = asyncio.get_running_loop().create_future()
                     await self._released
@@ -116,7 +163,11 @@ class Recorder:
         except Exception as error:
             for item in batch:
                 self._fail(item, error)
+            if isinstance(error, OwnerChanged):
+                self._on_owner_changed()
             return
+        if self._inbox is not None:
+            await self._apply_inputs_before(answers)
         for item, answer in zip(batch, answers, strict=True):
             self._complete(item, answer)
 
@@ -140,6 +191,47 @@ class Recorder:
             if ticket == self._ticket:
                 return answers
             raise StorageUnavailable
+
+    # Inputs of other nodes.
+
+    async def _read_inputs(self) -> None:
+        """Apply the inputs that are stored by now. If the store fails, a later call does it."""
+        self._must_read = False
+        try:
+            while page := await self._ledger.events_after(self.record.id, self._newest, _PAGE_SIZE):
+                # Raises `OwnerChanged` if the page may contain events of a successor.
+                await self._ledger.last_batch(self.record.id, self.record.epoch)
+                await self._apply(page)
+        except OwnerChanged:
+            self._on_owner_changed()
+        except StorageError:
+            return
+
+    async def _apply_inputs_before(self, answers: Sequence[Answer]) -> None:
+        """Apply the inputs that are numbered before the first event of a batch, or that a refusal may result from."""
+        first, last = 0, self._newest
+        for answer in answers:
+            if isinstance(answer, Receipt) and answer.entries:
+                first, last = first or answer.entries[0].number, answer.entries[-1].number
+        if first == self._newest + 1 or (not first and not any(isinstance(answer, Refusal) for answer in answers)):
+            self._newest = last
+            return
+        while not first or self._newest + 1 < first:
+            try:
+                page = await self._ledger.events_after(self.record.id, self._newest, _PAGE_SIZE)
+                page = [row for row in page if not first or row[0] < first]
+                if not page:
+                    break
+                await self._apply(page)
+            except StorageError:
+                # The batch is stored, so its callers need an answer, and the inputs precede it.
+                await asyncio.sleep(_READ_AGAIN_SECONDS)
+        self._newest = max(last, self._newest)
+
+    async def _apply(self, page: Sequence[tuple[int, bytes]]) -> None:
+        if self._inbox is not None:
+            await self._inbox(decode_entries(page))
+            self._newest = page[-1][0]
 
     def _fail(self, item: _Item, error: Exception) -> None:
         try:

@@ -115,6 +115,11 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     requeued: tuple[Run, ...]
     withdrawn: tuple[ApprovalEvent, ...] = ()
 
+    @property
+    def runs(self) -> frozenset[RunId]:
+        """Every run that the plan decides about."""
+        return frozenset(run.run_id for run in (*(run for run, _ in self.ends), *self.requeued))
+
 
 def plan_recovery(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> RecoveryPlan:
     """Decide about each open run. `open_runs` are in queue order; `hosts` are ended runs that others were folded
@@ -135,6 +140,8 @@ def plan_recovery(open_runs: Sequence[Run], hosts: Mapping[RunId, Run]) -> Recov
 
 
 def _outcome(run: Run, outcomes: Mapping[RunId, Outcome]) -> Outcome | None:
+    if run.must_cancel:
+        return "cancelled"
     if run.folded_into:
         return outcomes.get(run.folded_into, "interrupted")
     if run.cancel_requested:

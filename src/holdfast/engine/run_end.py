@@ -29,7 +29,9 @@ from holdfast.engine.turn import Turn
 
 __all__ = [
     "INTERRUPTED",
+    "EndHold",
     "EndRetries",
+    "PendingEnd",
     "announce_ends",
     "describe_end",
     "end_turn_operations",
@@ -160,6 +162,51 @@ def last_answer(messages: Sequence[Message], removed: set[MessageId]) -> Message
     answers = [message for message in messages if message.role == "assistant" and message.id not in removed]
     plain = [message for message in answers if not message.is_summary_message]
     return (plain or answers)[-1] if answers else None
+
+
+_HOLD_SECONDS = 0.002
+"""Maximum delay of a cancel's write. A second sync costs about as much."""
+
+
+class EndHold:
+    """Delays the write of a cancel until the ends that it causes are put, so that one sync stores them all.
+
+    `head_finished` is done when the cancelled head has finished: the outbox then stores its end together with those of
+    the waiting runs. `ends_put` is done when the recorder has all of these ends: the recorder then commits. Both are
+    done after `_HOLD_SECONDS` at the latest, in this order: if the head is slow to stop, the ends of the waiting runs
+    are put in the step that `head_finished` resumes, before the recorder resumes.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.head_finished: asyncio.Future[None] = loop.create_future()
+        self.ends_put: asyncio.Future[None] = loop.create_future()
+        self._timer = loop.call_later(_HOLD_SECONDS, self.release)
+
+    def finish_head(self) -> None:
+        """Let the outbox store the ends."""
+        if not self.head_finished.done():
+            self.head_finished.set_result(None)
+
+    def release(self) -> None:
+        """Let the recorder commit."""
+        self._timer.cancel()
+        self.finish_head()
+        if not self.ends_put.done():
+            self.ends_put.set_result(None)
+
+
+class PendingEnd:
+    """An end that was decided and is not stored yet. `stored` is done when it is. A cancel of another node may change
+    `end` until then.
+    """
+
+    def __init__(self, session: SessionId, end: End) -> None:
+        self.session = session
+        self.end = end
+        self.is_put = False
+        """Whether the end was put to the recorder."""
+        self.stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class EndRetries:

@@ -95,7 +95,12 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class CancelRun(_OfRun, frozen=True):
-    """Cancel one run, head or waiting. Refused for a folded run; no change for a run that is not in the lane."""
+    """Cancel one run, head or waiting. Refused for a folded run; no change for a run that is not in the lane.
+
+    `binding`: another node stored the cancel before the fold was stored. A folded run then leaves its host's turn.
+    """
+
+    binding: bool = False
 
 
 class ClearQueue(msgspec.Struct, frozen=True):
@@ -237,8 +242,13 @@ def _fold(lane: Lane, event: StepBoundary) -> Step:
 
 def _cancel_run(lane: Lane, event: CancelRun) -> Step:
     state = state_of(lane, event.run)
-    if state == "folded":
+    if state == "folded" and not event.binding:
         return lane, (Refuse(event.run, "folded", members(lane)[0]),)
+    if state == "folded":
+        if lane.head is None or lane.head.phase == "cancelling":
+            return lane, ()
+        others = tuple(run for run in lane.folded if run != event.run)
+        return replace(lane, folded=others), (End(event.run, "cancelled", waited=True),)
     if state == "waiting":
         rest = tuple(waiting for waiting in lane.queue if waiting.run != event.run)
         return replace(lane, queue=rest), (End(event.run, "cancelled", waited=True),)

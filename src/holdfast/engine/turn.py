@@ -323,6 +323,13 @@ class Turn:
         """Append messages of this run that are stored elsewhere: the prompt, folded prompts."""
         self.messages.extend(messages)
 
+    def remove(self, messages: Iterable[Message]) -> None:
+        """Remove prompts that were added, because the store refused to fold them."""
+        removed = {message.id for message in messages}
+        self.messages = [message for message in self.messages if message.id not in removed]
+        for message_id in removed:
+            self._unstored.pop(message_id, None)
+
     async def add_result(self, message: Message) -> None:
         """Append and store a tool result."""
         self.messages.append(message)

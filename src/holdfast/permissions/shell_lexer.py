@@ -284,11 +284,6 @@ class Redirection(msgspec.Struct, frozen=True):
         return self.operator in (">&", "<&") and self.target.text in ("0", "1", "2") and not self.target.is_glob
 
     @property
-    def is_closing(self) -> bool:
-        """True for `2>&-` and for a copy of another descriptor, which name no file."""
-        return self.operator in (">&", "<&") and bool(re.fullmatch(r"\d+-?|-", self.target.text))
-
-    @property
     def is_text(self) -> bool:
         """True for a here-document or a here-string."""
         return self.operator in ("<<<", "<<", "<<-")

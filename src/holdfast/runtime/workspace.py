@@ -8,7 +8,7 @@ starts it, so the engine itself creates the function by which its tools start su
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -19,13 +19,14 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.events import LiveEvent, MessagePart
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
-from holdfast.domain.store_operations import WorkspaceRecord
+from holdfast.domain.store_operations import Entry, WorkspaceRecord
 from holdfast.engine.approvals import Approvals, Judge
 from holdfast.engine.engine import ActiveRuns, Engine
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.recovery import RecoveryPlan, recover
+from holdfast.engine.remote_inputs import RemoteInputs
 from holdfast.engine.run_context import NoHooks, RulesAllow, RunCleanup, RunContext, SubagentRegistry, SubagentType
 from holdfast.engine.run_lifecycle import Lane
 from holdfast.engine.sessions import Sessions
@@ -124,14 +125,21 @@ class Workspace:
         services: EngineServices,
         events: WorkspaceEvents,
         on_busy: Callable[[bool], None] = lambda _: None,
+        *,
+        is_shared: bool = False,
+        on_owner_changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`is_shared`: other servers accept inputs for the workspace. `on_owner_changed` is called when a write shows
+        that another server has taken it over; the workspace must be closed then.
+        """
         self.record = record
         self.services = services
         self.bus = events.bus
         self.ledger = services.ledger
         self.clock = services.clock
         self.new_id = services.new_id
-        self.recorder = Recorder(services.ledger, record, events.outlet)
+        inbox = self._apply_remote_inputs if is_shared else None
+        self.recorder = Recorder(services.ledger, record, events.outlet, inbox, on_owner_changed)
         self.approvals = Approvals(
             self.recorder,
             services.ledger,
@@ -151,6 +159,7 @@ class Workspace:
         )
         self.inputs = Inputs(self.engine)
         self.sessions = Sessions(self.engine, self.inputs)
+        self.remote_inputs = RemoteInputs(self.engine, self.approvals)
         self.recovered = RecoveryPlan((), ())
         """The runs that an earlier server left unfinished, and how each was treated."""
 
@@ -159,6 +168,16 @@ class Workspace:
         otherwise they stay stored for a later server.
         """
         self.recovered = await recover(self.engine, resume=resume)
+        await self.remote_inputs.start(self.recovered.runs)
+
+    async def _apply_remote_inputs(self, entries: Sequence[Entry]) -> None:
+        await self.remote_inputs.apply(entries)
+
+    def catch_up(self) -> None:
+        """Read the inputs that other servers have stored for this workspace. Without effect if the store is not
+        shared.
+        """
+        self.recorder.catch_up()
 
     @property
     def id(self) -> WorkspaceId:
@@ -274,9 +293,16 @@ class FixedServices(msgspec.Struct, frozen=True):
         return
 
 
-async def open_workspace(path: str, services: FixedServices) -> Workspace:
+async def open_workspace(
+    path: str,
+    services: FixedServices,
+    *,
+    is_shared: bool = False,
+    on_owner_changed: Callable[[], None] = lambda: None,
+) -> Workspace:
     """Open the workspace of a directory with these services, and recover it."""
     record = await services.ledger.open_workspace(path)
-    workspace = Workspace(record, services, WorkspaceEvents(record, services.ledger, services.wrap_outlet))
+    events = WorkspaceEvents(record, services.ledger, services.wrap_outlet)
+    workspace = Workspace(record, services, events, is_shared=is_shared, on_owner_changed=on_owner_changed)
     await workspace.recover()
     return workspace

@@ -1,5 +1,6 @@
-"""The store: the meaning of each operation (`operations`, pure) and the ledger that stores it in SQLite (`ledger`).
+"""The store: the meaning of each operation (`operations`, pure) and the ledgers that store it, in SQLite
+(`sqlite_ledger`) and PostgreSQL (`postgres`).
 
-The types of operations and results are in `domain.ledger`. Decisions about runs belong to `engine`, the publication of
-events belongs to `bus`.
+The types of operations and results are in `domain.store_operations`. Decisions about runs belong to `engine`, the
+publication of events belongs to `bus`.
 """

@@ -2,22 +2,20 @@
 
 A batch is one job of the writer thread. It is identified by its ticket, which only increases within an epoch, and its
 answers are stored in the row of the workspace. If the same ticket is committed again, because the first result was
-unknown, the stored answers are returned and nothing is written twice. The stored form is small: events are in the log
-already, and most receipts can be derived from them.
+unknown, the stored answers are returned and nothing is written twice.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 import apsw
 import msgspec
 
 from holdfast.domain.errors import OwnerChanged, StorageError, StorageUnknown
-from holdfast.domain.events import DurableEvent, RunEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
@@ -28,10 +26,8 @@ from holdfast.domain.store_operations import (
     Answer,
     Briefing,
     DeleteSession,
-    Entry,
     Receipt,
     Refusal,
-    RefusalReason,
     RunRecord,
     Snapshot,
     WorkspaceRecord,
@@ -42,11 +38,12 @@ from holdfast.storage import workspace_table
 from holdfast.storage.database import Database
 from holdfast.storage.event_log import EventLog, Retention
 from holdfast.storage.operations import execute
+from holdfast.storage.packed_answers import PackedAnswers, pack_answers
 from holdfast.storage.stats import collect_stats
 from holdfast.storage.table_access import FileTable, MessageTable, RequestTable, RunTable, SessionTable
 from holdfast.storage.writer_thread import Probe
 
-__all__ = ["Batch", "Committed", "SqliteLedger", "WorkspaceTables", "commit_batch", "pack_answers", "unpack_answers"]
+__all__ = ["Batch", "Committed", "SqliteLedger", "WorkspaceTables", "commit_batch"]
 
 
 class WorkspaceTables:
@@ -101,8 +98,7 @@ def commit_batch(connection: apsw.Connection, batch: Batch, at: int) -> Committe
         raise OwnerChanged("The workspace was closed: open it again before writing to it.")
     rows = WorkspaceTables(connection, row.key)
     if batch.ticket == row.ticket:
-        packed = workspace_table.last_answers(connection, row)
-        return Committed(unpack_answers(packed, row.newest, rows.log, rows.runs), row.key, row.newest, row.newest)
+        return Committed(_last_answers(connection, row, rows), row.key, row.newest, row.newest)
     # Only the answers of the last batch are stored.
     if batch.ticket < row.ticket:
         raise StorageUnknown("A later batch was already stored; the result of this one is no longer known.")
@@ -160,90 +156,17 @@ def _apply(connection: apsw.Connection, write: Write, rows: WorkspaceTables, new
     return answer
 
 
-class _PackedReceipt(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
-    """Stored form of a receipt that names other runs than those it created. Prompts are left out."""
+def _last_answers(
+    connection: apsw.Connection, row: workspace_table.WorkspaceRow, rows: WorkspaceTables
+) -> Sequence[Answer]:
+    """Return the answers of the last batch, restored from their stored form and the log."""
 
-    count: int = 0
-    runs: tuple[Run, ...] = ()
+    def prompt(run_id: RunId) -> str:
+        run = rows.runs.get(run_id)
+        return "" if run is None else run.prompt
 
-
-class _PackedRefusal(msgspec.Struct, frozen=True, tag="refused"):
-    """Stored form of a refusal."""
-
-    reason: RefusalReason
-
-
-_encoder = msgspec.json.Encoder()
-# An integer stands for a receipt with that many entries, which names exactly the runs that they created.
-_decoder = msgspec.json.Decoder(tuple[int | _PackedReceipt | _PackedRefusal, ...])
-_event_decoder: msgspec.json.Decoder[DurableEvent] = msgspec.json.Decoder(DurableEvent)
-
-
-def pack_answers(answers: Iterable[Answer]) -> bytes:
-    """Encode the answers of a batch without the content of their events."""
-    return _encoder.encode([_pack_answer(answer) for answer in answers])
-
-
-def _pack_answer(answer: Answer) -> int | _PackedReceipt | _PackedRefusal:
-    match answer:
-        case Receipt(entries=entries, runs=runs):
-            if runs == _created_runs(entries):
-                return len(entries)
-            return _PackedReceipt(len(entries), tuple(msgspec.structs.replace(run, prompt="") for run in runs))
-        case Refusal(reason=reason):
-            return _PackedRefusal(reason)
-        case _:
-            assert_never(answer)
-
-
-def _created_runs(entries: Iterable[Entry]) -> tuple[Run, ...]:
-    events = [entry.event for entry in entries]
-    return tuple(
-        [event.change.object for event in events if type(event) is RunEvent and event.change.type == "created"]
-    )
-
-
-def unpack_answers(packed: bytes, newest: int, log: EventLog, runs: RunTable) -> Sequence[Answer]:
-    """Restore the answers of the last batch from their stored form and the log. `newest` is its last event number."""
-    items = _decoder.decode(packed) if packed else ()
-    counts = [
-        0 if isinstance(item, _PackedRefusal) else item if isinstance(item, int) else item.count for item in items
-    ]
-    answers: list[Answer] = []
-    before = newest - sum(counts)
-    for item, count in zip(items, counts, strict=True):
-        if isinstance(item, _PackedRefusal):
-            answers.append(Refusal(item.reason))
-        else:
-            answers.append(_receipt(item, _entries(log, before, count), runs))
-        before += count
-    return answers
-
-
-def _entries(log: EventLog, before: int, count: int) -> tuple[Entry, ...]:
-    rows = log.after(before, count) if count else []
-    return tuple(Entry(number, _event_decoder.decode(body), body) for number, body in rows)
-
-
-def _receipt(item: int | _PackedReceipt, entries: tuple[Entry, ...], table: RunTable) -> Receipt:
-    if isinstance(item, int):
-        return Receipt(entries, _created_runs(entries))
-    return Receipt(entries, tuple(_with_prompt(run, entries, table) for run in item.runs))
-
-
-def _with_prompt(run: Run, entries: Iterable[Entry], table: RunTable) -> Run:
-    return msgspec.structs.replace(run, prompt=_prompt(run.run_id, entries, table))
-
-
-def _prompt(run_id: RunId, entries: Iterable[Entry], table: RunTable) -> str:
-    """Return the prompt of a run, preferably from its `created` event: a later write of the same batch may have removed
-    the row.
-    """
-    for created in _created_runs(entries):
-        if created.run_id == run_id:
-            return created.prompt
-    run = table.get(run_id)
-    return run.prompt if run is not None else ""
+    packed = PackedAnswers(workspace_table.last_answers(connection, row))
+    return packed.unpack(row.newest, rows.log.after, prompt)
 
 
 T = TypeVar("T")
@@ -346,10 +269,7 @@ class SqliteLedger:
 
         def read(connection: apsw.Connection) -> tuple[int, Sequence[Answer]]:
             row = workspace_table.require_owner(connection, workspace, epoch)
-            rows = WorkspaceTables(connection, row.key)
-            return row.ticket, unpack_answers(
-                workspace_table.last_answers(connection, row), row.newest, rows.log, rows.runs
-            )
+            return row.ticket, _last_answers(connection, row, WorkspaceTables(connection, row.key))
 
         return await self._database.write(read, sync=False)
 

@@ -127,7 +127,7 @@ class Harness:
         self.ledger = ledger
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - each is set by itself in some tests
         cls,
         model: Model | FixedModels,
         *,
@@ -136,9 +136,12 @@ class Harness:
         ledger: Ledger | None = None,
         path: str = "/project",
         ids: str = "id",
+        is_shared: bool = False,
         **others: Any,  # noqa: ANN401
     ) -> "Harness":
-        """Open the workspace. `others` are further fields of `FixedServices`."""
+        """Open the workspace. `is_shared`: it applies inputs that are stored without it, as those of other nodes.
+        `others` are further fields of `FixedServices`.
+        """
         recorded: list[PublishedEvents] = []
 
         def wrap_outlet(outlet: Outlet) -> Outlet:
@@ -157,7 +160,7 @@ class Harness:
             wrap_outlet,
             **others,
         )
-        workspace = await open_workspace(path, parts)
+        workspace = await open_workspace(path, parts, is_shared=is_shared)
         session = await workspace.sessions.create("Test")
         return cls(workspace, recorded[0], session.id, store)
 

@@ -1,8 +1,8 @@
 """Tables of the store in memory, with transactions that can be rolled back."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -16,68 +16,9 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.store_operations import Entry, RunRecord
 from holdfast.storage.event_log import PRUNE_INTERVAL, Retention
+from holdfast.storage.journal import Journal, Table
 
-__all__ = ["Journal", "MemoryTables", "Table"]
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Journal:
-    """How to take back what was done, latest first."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], object]] = []
-
-    def note(self, undo: Callable[[], object]) -> None:
-        self._undo.append(undo)
-
-    def mark(self) -> int:
-        return len(self._undo)
-
-    def back_to(self, mark: int) -> None:
-        while len(self._undo) > mark:
-            self._undo.pop()()
-
-    def forget(self) -> None:
-        """Make the changes permanent."""
-        self._undo.clear()
-
-
-class Table(Generic[K, V]):
-    """A dictionary that notes its changes. Its order means nothing."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._rows: dict[K, V] = {}
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[V]:
-        return iter(tuple(self._rows.values()))
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._rows
-
-    def __getitem__(self, key: K) -> V:
-        return self._rows[key]
-
-    def get(self, key: K) -> V | None:
-        return self._rows.get(key)
-
-    def set(self, key: K, value: V) -> None:
-        if key in self._rows:
-            before = self._rows[key]
-            self._journal.note(lambda: self._rows.__setitem__(key, before))
-        else:
-            self._journal.note(lambda: self._rows.pop(key))
-        self._rows[key] = value
-
-    def drop(self, key: K) -> None:
-        if key in self._rows:
-            before = self._rows.pop(key)
-            self._journal.note(lambda: self._rows.__setitem__(key, before))
+__all__ = ["MemoryTables"]
 
 
 class _Ranked(msgspec.Struct, frozen=True):

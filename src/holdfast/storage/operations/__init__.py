@@ -46,7 +46,17 @@ from holdfast.storage.operations.write_context import (
     Tables,
 )
 
-__all__ = ["FileRows", "LogRows", "MessageRows", "RequestRows", "RunRows", "SessionRows", "Tables", "execute"]
+__all__ = [
+    "FileRows",
+    "LogRows",
+    "MessageRows",
+    "RequestRows",
+    "RunRows",
+    "SessionRows",
+    "Tables",
+    "check_inputs",
+    "execute",
+]
 
 _INPUTS: tuple[type, ...] = get_args(Input)
 
@@ -61,7 +71,7 @@ def execute(write: Write, tables: Tables, newest: int, *, is_input: bool = False
     because the owner learns of them only later. Raises `ValueError` for an operation that is no `Input`.
     """
     if is_input:
-        _check_inputs(write)
+        check_inputs(write)
     context = Context(tables, newest, is_input=is_input)
     try:
         for operation in write.operations:
@@ -71,7 +81,8 @@ def execute(write: Write, tables: Tables, newest: int, *, is_input: bool = False
     return context.receipt()
 
 
-def _check_inputs(write: Write) -> None:
+def check_inputs(write: Write) -> None:
+    """Raise `ValueError` if a node that does not own the workspace may not store the write."""
     for operation in write.operations:
         is_of_run = isinstance(operation, PutMessage) and operation.message.run_id != ""
         if is_of_run or not isinstance(operation, _INPUTS):

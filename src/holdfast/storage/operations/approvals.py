@@ -12,7 +12,7 @@ from holdfast.domain.events import (
 from holdfast.domain.store_operations import Announce, CloseRequest
 from holdfast.storage.operations.write_context import Context, Refused
 
-__all__ = ["perform"]
+__all__ = ["closed_by", "perform"]
 
 
 def perform(operation: Announce | CloseRequest, context: Context) -> None:
@@ -21,7 +21,7 @@ def perform(operation: Announce | CloseRequest, context: Context) -> None:
         case Announce(event=event):
             _record_request(event, context)
         case CloseRequest(event=event):
-            if not context.tables.requests.remove(_closed_by(event)):
+            if not context.tables.requests.remove(closed_by(event)):
                 raise Refused("already_closed")
         case _:
             assert_never(operation)
@@ -33,12 +33,12 @@ def _record_request(event: ApprovalEvent, context: Context) -> None:
         case PermissionRequestEvent(change=change) | QuestionRequestEvent(change=change):
             context.tables.requests.add(change.object.id, change.object.session_id)
         case PermissionNotificationEvent() | QuestionNotificationEvent():
-            context.tables.requests.remove(_closed_by(event))
+            context.tables.requests.remove(closed_by(event))
         case _:
             assert_never(event)
 
 
-def _closed_by(event: PermissionNotificationEvent | QuestionNotificationEvent) -> str:
+def closed_by(event: PermissionNotificationEvent | QuestionNotificationEvent) -> str:
     """Return the id of the request that the event closes. The first notification of a permission closes none."""
     if isinstance(event, QuestionNotificationEvent):
         return event.change.object.batch_id

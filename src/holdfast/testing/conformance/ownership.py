@@ -8,7 +8,6 @@ from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner,
 
 __all__ = ["CHECKS"]
 
-JUMP = 10_000
 PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
 
 
@@ -24,14 +23,15 @@ async def a_path_keeps_its_id_and_gets_a_new_epoch(subject: Subject) -> None:
     assert (third.id, third.epoch) == (first.id, 3)
 
 
-async def the_numbering_jumps_after_an_unclean_end(subject: Subject) -> None:
+async def the_numbering_skips_the_gap_of_the_store_after_an_unclean_end(subject: Subject) -> None:
     workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
     await subject.crash()
     again = await WorkspaceOwner.open(subject.ledger)
-    assert (again.record.oldest, again.record.newest) == (1, JUMP + 1)
+    gap = subject.unclean_gap
+    assert (again.record.oldest, again.record.newest) == (1, gap + 1)
     (entry,) = (await again.do(PATCH)).entries
-    assert entry.number == JUMP + 2
-    assert [number for number, _ in await again.events()] == [1, JUMP + 2]
+    assert entry.number == gap + 2
+    assert [number for number, _ in await again.events()] == [1, gap + 2]
     assert workspace_owner.record.newest == 0
 
 
@@ -51,7 +51,7 @@ async def only_the_owner_closes(subject: Subject) -> None:
     await subject.ledger.close_workspace(first.id, first.epoch)
     await second.do(PATCH)
     third = await WorkspaceOwner.open(subject.ledger)
-    assert third.record.newest == second.record.newest + 1 + JUMP
+    assert third.record.newest == second.record.newest + 1 + subject.unclean_gap
 
 
 async def a_closed_workspace_is_no_longer_written_to(subject: Subject) -> None:
@@ -151,7 +151,7 @@ CHECKS = tuple(
     Check(check)
     for check in (
         a_path_keeps_its_id_and_gets_a_new_epoch,
-        the_numbering_jumps_after_an_unclean_end,
+        the_numbering_skips_the_gap_of_the_store_after_an_unclean_end,
         the_numbering_goes_on_after_a_clean_end,
         only_the_owner_closes,
         a_closed_workspace_is_no_longer_written_to,

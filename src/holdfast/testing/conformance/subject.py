@@ -50,6 +50,10 @@ class Subject(Protocol):
     @property
     def clock(self) -> ManualClock: ...
 
+    @property
+    def unclean_gap(self) -> int:
+        """Event numbers that are skipped after an unclean end; 0 if every event is on disk before it is published."""
+
     async def another(self) -> Ledger:
         """Return a second server on the same data, or the same store if there can be only one."""
 

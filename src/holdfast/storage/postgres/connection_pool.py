@@ -1,0 +1,149 @@
+"""The connections to PostgreSQL of one server."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Protocol, TypeVar
+
+import asyncpg
+
+from holdfast.domain.errors import StorageError
+from holdfast.storage.postgres.asyncpg_errors import ERRORS, is_answer, read_error, unreachable, write_error
+
+__all__ = ["CONNECTIONS", "Connection", "Pool", "Row"]
+
+CONNECTIONS = 5
+"""Connections for statements. LISTEN and the heartbeat of a cluster use one more each."""
+CONNECT_SECONDS = 5.0
+_STATEMENT_SECONDS = 10.0
+"""Maximum time of a statement. A connection that was cut off without notice is given up after it."""
+
+Row = Mapping[int | str, Any]
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """The methods of an asyncpg connection that are used here: the package has no complete types."""
+
+    async def fetch(self, statement: str, *arguments: object) -> list[Row]: ...
+
+    async def fetchrow(self, statement: str, *arguments: object) -> Row | None: ...
+
+    async def fetchval(self, statement: str, *arguments: object) -> Any: ...  # noqa: ANN401
+
+    async def execute(self, statement: str, *arguments: object) -> str: ...
+
+    def transaction(self) -> AbstractAsyncContextManager[object]: ...
+
+    async def close(self) -> None: ...
+
+    def terminate(self) -> None: ...
+
+
+_PREPARE = (
+    # Arrays of keys are short: one plan for all of them is as good as one for each and costs no planning. It must not
+    # scan a table that was small when the plan was made.
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;"
+    " SET max_parallel_workers_per_gather = 0;"
+    " SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that keeps its settings when it returns to the pool, which saves a round trip."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class Pool:
+    """Connections that are opened when they are needed. `options` are arguments of `asyncpg.connect`."""
+
+    def __init__(self, options: Mapping[str, Any], size: int = CONNECTIONS) -> None:
+        self._options = dict(options)
+        self._size = size
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        """Open the first connection. Raises the errors of asyncpg."""
+        self._pool = await asyncpg.create_pool(
+            **{"timeout": CONNECT_SECONDS, **self._options},
+            # A larger minimum starts a task that connects in the background.
+            min_size=0,
+            max_size=self._size,
+            connection_class=_Connection,
+            command_timeout=_STATEMENT_SECONDS,
+            init=_prepare,
+        )
+        async with self._pool.acquire():
+            pass
+
+    async def close(self) -> None:
+        """Close all connections; those that are still in use are terminated after a moment."""
+        if self._pool is None:
+            return
+        with suppress(*ERRORS):
+            try:
+                await asyncio.wait_for(self._pool.close(), _STATEMENT_SECONDS)
+            except TimeoutError:
+                self._pool.terminate()
+
+    def terminate(self) -> None:
+        """Close all connections at once, as the end of the process does."""
+        if self._pool is not None:
+            self._pool.terminate()
+
+    async def fetch(self, statement: str, *arguments: object) -> list[Row]:
+        """Return the rows of a read. A read whose connection was lost is repeated once on a new one."""
+        try:
+            return await self._use(lambda connection: connection.fetch(statement, *arguments), read_error)
+        except _Lost:
+            try:
+                return await self._use(lambda connection: connection.fetch(statement, *arguments), read_error)
+            except _Lost:
+                raise unreachable() from None
+
+    async def write(self, statement: str, *arguments: object) -> Row | None:
+        """Execute a writing statement and return its first row. Raises `StorageUnavailable` if nothing was written,
+        and `StorageUnknown` if it is unknown.
+        """
+        try:
+            return await self._use(lambda connection: connection.fetchrow(statement, *arguments), write_error)
+        except _Lost as lost:
+            raise lost.error from None
+
+    async def _use(
+        self, work: Callable[[Connection], Awaitable[T]], failure: Callable[[BaseException], StorageError]
+    ) -> T:
+        if self._pool is None:
+            raise unreachable()
+        try:
+            connection = await self._pool.acquire(timeout=CONNECT_SECONDS)
+        except ERRORS as error:
+            read_error(error)
+            raise unreachable() from None
+        try:
+            return await work(connection)
+        except ERRORS as error:
+            failed = failure(error)
+            if is_answer(error):
+                raise failed from None
+            # The state of the connection is unknown: it must not serve another call.
+            with suppress(*ERRORS):
+                connection.terminate()
+            raise _Lost(failed) from None
+        finally:
+            with suppress(*ERRORS):
+                await self._pool.release(connection)
+
+
+class _Lost(Exception):
+    """The connection failed during a call."""
+
+    def __init__(self, error: StorageError) -> None:
+        super().__init__()
+        self.error = error
+
+
+async def _prepare(connection: Connection) -> None:
+    await connection.execute(_PREPARE)

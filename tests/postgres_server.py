@@ -1,0 +1,190 @@
+"""A real PostgreSQL for tests: Debian's binaries, in a temporary directory, as an unprivileged user.
+
+The server listens on a Unix socket in its own directory, and on a reserved loopback port if one is given. It ends with
+the process that started it in every case: the kernel sends it SIGQUIT (an immediate shutdown) when that process dies.
+"""
+
+import atexit
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from functools import cache
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
+
+from holdfast.storage.postgres.postgres_schema import migrate
+from scratch import memory_directory
+
+__all__ = ["PostgresServer", "binaries", "new_database", "postgres_server", "shared_server"]
+
+_SETTINGS = {
+    "autovacuum_naptime": "10min",
+    "dynamic_shared_memory_type": "mmap",
+    "fsync": "on",
+    "listen_addresses": "",
+    "logging_collector": "off",
+    "max_connections": "60",
+    "max_wal_size": "256MB",
+    "max_wal_senders": "0",
+    "shared_buffers": "32MB",
+    "unix_socket_permissions": "0777",
+    "wal_level": "minimal",
+}
+"""Settings of a server for tests. Its files are in memory, so that a sync costs little although it is done."""
+
+_HBA = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+
+
+def binaries() -> Path:
+    """Return the directory of the newest installed PostgreSQL."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    assert found, "the tests need PostgreSQL: install Debian's package postgresql, or run scripts/test"
+    return found[-1].parent
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
+    """Return the user for the server if the tests run as root, because PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    with suppress(KeyError):
+        return pwd.getpwnam("postgres")
+    return pwd.getpwnam("nobody")
+
+
+class PostgresServer:
+    """One PostgreSQL with its files in `directory`."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str], port: int | None = None) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self._settings = {**_SETTINGS, **settings}
+        self._port = port
+        self._user = _unprivileged_user()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._names = count(1)
+        self.template: str | None = None
+        """The database with the newest schema, once there is one."""
+        if self._user is not None:
+            os.chown(directory, self._user.pw_uid, self._user.pw_gid)
+        directory.chmod(0o711)
+        if port is not None:
+            self._settings |= {"listen_addresses": "127.0.0.1", "port": str(port)}
+
+    def create(self) -> None:
+        """Create the files of an empty cluster with the superuser `postgres` and its password `secret`."""
+        password = self.directory / "password"
+        password.write_text("secret")
+        options = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self._run("initdb", *options, f"--pwfile={password}", "--no-instructions", str(self.data))
+        (self.data / "pg_hba.conf").write_text(_HBA)
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts connections."""
+        arguments = [f"--{name}={value}" for name, value in self._settings.items()]
+        command = [str(binaries() / "postgres"), "-D", str(self.data), "-k", str(self.directory), *arguments]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._privileges(), "--pdeathsig", "QUIT", *command], stdout=log, stderr=log, cwd=self.directory
+            )
+        ready = [str(binaries() / "pg_isready"), "--quiet", "--timeout=30", "-h", str(self.directory)]
+        if self._port is not None:
+            ready += ["-p", str(self._port)]
+        while subprocess.run(ready, check=False).returncode != 0:
+            assert self._process.poll() is None, (self.directory / "log").read_text()
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT disconnects clients, SIGQUIT and SIGKILL are crashes."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+            self._process = None
+
+    def crash(self) -> None:
+        """Kill the server as a crash does and start it again."""
+        self.stop(signal.SIGQUIT)
+        self.start()
+
+    def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
+        """Return a connection string for the Unix socket."""
+        port = f"&port={self._port}" if self._port is not None else ""
+        return f"postgresql:///{database}?host={quote(str(self.directory), safe='')}&user={user}{port}"
+
+    def new_name(self) -> str:
+        """Return an unused name for a database."""
+        return f"test_{next(self._names)}"
+
+    def log(self) -> str:
+        """Return the log of the server."""
+        return (self.directory / "log").read_text(errors="replace")
+
+    def _privileges(self) -> list[str]:
+        setpriv = shutil.which("setpriv")
+        assert setpriv is not None, "the tests need setpriv of util-linux"
+        if self._user is None:
+            return [setpriv]
+        return [setpriv, f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._privileges(), str(binaries() / program), *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, cwd=self.directory, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def postgres_server(port: int | None = None, **settings: str) -> Iterator[PostgresServer]:
+    """Yield a running server in a new directory in memory, and remove it."""
+    with memory_directory() as directory:
+        server = PostgresServer(directory, settings, port)
+        server.create()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop(signal.SIGQUIT)
+
+
+@cache
+def shared_server() -> PostgresServer:
+    """Return the server that the tests of this process share. It is stopped at the end of the process."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(postgres_server())
+
+
+@asynccontextmanager
+async def new_database(server: PostgresServer | None = None, *, is_empty: bool = False) -> AsyncIterator[str]:
+    """Yield the connection string of a new database with the newest schema, or without one, and remove it."""
+    server = server or shared_server()
+    if not is_empty and server.template is None:
+        server.template = "template_holdfast"
+        await _create_template(server)
+    name = server.new_name()
+    await _control(server, f"CREATE DATABASE {name} TEMPLATE {'template1' if is_empty else server.template}")
+    try:
+        yield server.dsn(name)
+    finally:
+        await _control(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def _create_template(server: PostgresServer) -> None:
+    await _control(server, f"CREATE DATABASE {server.template}")
+    connection = await asyncpg.connect(server.dsn(str(server.template)))
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close()
+
+
+async def _control(server: PostgresServer, statement: str) -> None:
+    connection = await asyncpg.connect(server.dsn())
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
