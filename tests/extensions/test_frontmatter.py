@@ -40,6 +40,7 @@ LONG = "x" * 70_000
         ("a: ''", {"a": ""}),
         ('a: ""', {"a": ""}),
         ("a: ['', x]", {"a": ["", "x"]}),
+        ("a: [x, \"]\nb: {x: '}", {"a": ["x", '"'], "b": {"x": "'"}}),
     ],
 )
 def test_accepted_spellings(written: str, means: dict[str, Value]) -> None:

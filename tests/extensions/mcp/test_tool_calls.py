@@ -11,6 +11,7 @@ from extensions.mcp.in_memory_mcp import Context, McpFixture, Program, ends, han
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import BadRequest
 from holdfast.extensions.mcp import mcp_tools
+from holdfast.extensions.mcp.extension import McpCommands
 from holdfast.extensions.mcp.mcp_types import CallFailed, ConnectionClosed
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
@@ -327,3 +328,34 @@ async def test_the_reason_of_a_lost_connection(
     message = await mcp_tools._lost_connection_message(server, connection, "go", ConnectionClosed("It is gone."))
     assert message.startswith(f"The MCP server s {expected}")
     assert message.endswith("Whether the tool did anything is not known.")
+
+
+def test_prompts_are_commands(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.items["prompts"] = [
+            {
+                "name": "tell",
+                "description": "Tells.",
+                "arguments": [{"name": "city", "required": True}, {"name": "day"}],
+            }
+        ]
+        asked: list[Json] = []
+
+        def get(_: Program, message: Json) -> Json:
+            asked.append(message["params"])
+            content = {"type": "text", "text": "Tell me."}
+            return {"result": {"messages": [{"role": "user", "content": content}]}}
+
+        fixture.methods["prompts/get"] = get
+        await fixture.wait_for_state("connected")
+        commands = McpCommands(fixture.mcp)
+        assert [(item.name, item.source, item.hint) for item in commands.commands()] == [
+            ("s:tell", "mcp", "<city> [day]"),
+        ]  # fmt: skip
+        assert await commands.expand("s:tell", "Oslo", {"day": "today"}) == "Tell me."
+        assert [(item["name"], item["arguments"]) for item in asked] == [("tell", {"city": "Oslo", "day": "today"})]
+        for name in ("tell", "s", "s:", "s:other", "t:tell", ":tell"):
+            assert await commands.expand(name, "Oslo", {}) is None, name
+        assert len(asked) == 1
+
+    run_scenario(tmp_path, scenario)
