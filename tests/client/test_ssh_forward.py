@@ -1,5 +1,6 @@
 """A forwarding through ssh, with a simulated ssh in this process: each output and each failure at each step."""
 
+import atexit
 import io
 import json
 import os
@@ -102,11 +103,12 @@ BOX = Target("box", "me", 22)
 
 
 def opened(machine: Machine, target: Target = BOX) -> SshForward:
+    """Open a forwarding. After a failure nothing may need to be closed."""
     forward = SshForward(target, machine.environment)
     try:
         forward.open()
     except BaseException:
-        forward.close()
+        atexit.unregister(forward.close)
         raise
     return forward
 
