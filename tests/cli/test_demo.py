@@ -11,8 +11,8 @@ from holdfast.cli import demo_worker
 from holdfast.providers.scripted_model import ScriptedModel
 from holdfast.testing.harness import Harness
 from holdfast.tools.ls import Ls
-from holdfast.tools.view import View
-from holdfast.tools.write import Write
+from holdfast.tools.view import ViewTool
+from holdfast.tools.write import WriteTool
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 
@@ -39,7 +39,7 @@ async def test_the_scripted_prompt_changes_the_file(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text(demo_worker.NOTES)
     model = ScriptedModel(demo_worker.script)
-    harness = await Harness.open(model, tools=[Ls(), View(), Write()], path=str(tmp_path))
+    harness = await Harness.open(model, tools=[Ls(), ViewTool(), WriteTool()], path=str(tmp_path))
     await harness.prompt(demo_worker.LIST_PROMPT, "r1")
     await harness.quiet()
     results = [result for message in await harness.messages() for result in message.tool_results]

@@ -28,7 +28,7 @@ from holdfast.client.errors import (
     TimedOut,
     Unreachable,
 )
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import (
     Change,
@@ -190,7 +190,7 @@ def test_a_lost_request_is_repeated_once_if_that_is_safe(
     code = running.run()
     sent = running.server.sent()
     if isinstance(error, TimedOut) and step in ("POST W/sessions", "stream"):
-        assert (code, "did not answer in time" in capsys.readouterr().err) == (4, True)
+        assert (code, "did not respond in time" in capsys.readouterr().err) == (4, True)
         return
     assert code == 0
     expected = {
@@ -214,7 +214,7 @@ def test_a_request_that_is_lost_twice_is_an_error(
     fail_at(running, step, ConnectionLost(), ConnectionLost())
     assert running.run() == 4
     assert running.followed == []
-    assert "broke before it answered" in capsys.readouterr().err
+    assert "broke before the response" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_a_server_is_started_once_and_again_only_after_it_was_used(monkeypatch: 
     [
         (LOCATION, True),
         (LOCATION._replace(again=lambda: None), False),
-        (ServerLocation(Address(host="h", port=1), "", can_be_started=False), False),
+        (ServerLocation(ServerAddress(host="h", port=1), "", can_be_started=False), False),
     ],
     ids=["local", "ssh", "tcp"],
 )
@@ -433,7 +433,7 @@ def test_every_keyword_of_a_request_is_passed_on(name: str, monkeypatch: pytest.
 def test_an_unresponsive_server_is_named_if_it_can_be(listens: str, expected: type[Exception], tmp_path: Path) -> None:
     """Without a process to name, the error is that of the request."""
     path = str(tmp_path / "s")
-    address = Address(host="127.0.0.1", port=1) if listens == "tcp" else Address(path=path)
+    address = ServerAddress(host="127.0.0.1", port=1) if listens == "tcp" else ServerAddress(path=path)
     connection = ServerConnection(ServerLocation(address, "", can_be_started=False))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

@@ -134,7 +134,7 @@ def check_heat_maps() -> None:
     hours = ["00:00", "06:00", "12:00", "18:00"]
     assert re.findall(r">([^<>]+)</text>", svg) == [*page._WEEKDAYS, *hours]
     lines = list(text._heat_map(WEEK))
-    shades = text._SHADES
+    shades = text._SHADE_CHARACTERS
     assert lines[0] == f"  Mon {'··' * 23}{shades[-1] * 2}"
     assert lines[1].startswith(f"  Tue {shades[1] * 2}")
     assert lines[7] == "      0           6           12          18"

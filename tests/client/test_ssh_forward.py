@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.client import ssh
-from holdfast.client.ssh import ForwardFailed, SshForward, Target
+from holdfast.client.ssh import ForwardFailed, SshForward, SshTarget
 
 
 class Process:
@@ -99,10 +99,10 @@ def address(text: object) -> bytes:
     return json.dumps({"address": text}).encode() + b"\n"
 
 
-BOX = Target("box", "me", 22)
+BOX = SshTarget("box", "me", 22)
 
 
-def opened(machine: Machine, target: Target = BOX) -> SshForward:
+def opened(machine: Machine, target: SshTarget = BOX) -> SshForward:
     """Open a forwarding. After a failure nothing may need to be closed."""
     forward = SshForward(target, machine.environment)
     try:
@@ -126,20 +126,20 @@ def test_the_socket_of_the_other_machine_is_forwarded(machine: Machine) -> None:
     assert process.is_reaped, "a second opening replaces the first"
     forward.close()
     assert [item.is_reaped for item in machine.processes] == [True, True]
-    opened(machine, Target("box")).close()
+    opened(machine, SshTarget("box")).close()
     assert "-p" not in machine.processes[-1].command
 
 
 OUTPUTS: dict[str, tuple[bytes, str]] = {
     "in pieces": (address("unix:///there"), ""),
     "and more": (address("unix:///there") + b"more\n", ""),
-    "a greeting": (b"Welcome\n", "does its shell print something first?"),
-    "a long greeting": (b"W" * 70_000, "does its shell print something first?"),
-    "no object": (b"[]\n", "does its shell print something first?"),
-    "no address": (b"{}\n", "does its shell print something first?"),
-    "a number": (address(5), "does its shell print something first?"),
-    "another address": (address("tcp://box:1"), "does its shell print something first?"),
-    "a relative path": (address("unix://there"), "does its shell print something first?"),
+    "a greeting": (b"Welcome\n", "does its shell print text at login?"),
+    "a long greeting": (b"W" * 70_000, "does its shell print text at login?"),
+    "no object": (b"[]\n", "does its shell print text at login?"),
+    "no address": (b"{}\n", "does its shell print text at login?"),
+    "a number": (address(5), "does its shell print text at login?"),
+    "another address": (address("tcp://box:1"), "does its shell print text at login?"),
+    "a relative path": (address("unix://there"), "does its shell print text at login?"),
     "nothing": (b"", "cannot be used: it ended with 1"),
     "half a line": (b'{"address": "unix:///', "cannot be used: it ended with 1"),
 }
@@ -167,7 +167,7 @@ def test_outputs(machine: Machine, name: str, size: int, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("code", "complaint", "expected"),
     [
-        (255, b"", "me@box cannot be reached: ssh says no more."),
+        (255, b"", "me@box cannot be reached: ssh printed no message."),
         (255, b"one\nPermission denied. \n", "me@box cannot be reached: Permission denied."),
         (127, b"sh: holdfast: not found", "There is no holdfast on me@box"),
         (2, b"No such command", "The Holdfast on me@box cannot be used: No such command"),
@@ -200,9 +200,13 @@ def _interrupted() -> Any:  # noqa: ANN401
         (
             lambda: SimpleNamespace(returncode=1, stderr=b"a\nno forwarding\n"),
             ForwardFailed,
-            "forwarded: no forwarding",
+            "forwarding of its socket: no forwarding",
         ),
-        (lambda: SimpleNamespace(returncode=1, stderr=b""), ForwardFailed, "forwarded: ssh says no more."),
+        (
+            lambda: SimpleNamespace(returncode=1, stderr=b""),
+            ForwardFailed,
+            "forwarding of its socket: ssh printed no message.",
+        ),
     ],
 )
 def test_each_failing_step_leaves_nothing(
@@ -227,4 +231,4 @@ def test_each_failing_step_leaves_nothing(
 def test_a_missing_ssh_is_reported_before_anything_is_made(machine: Machine) -> None:
     machine.environment["HOLDFAST_SSH"] = "no-such-ssh"
     with pytest.raises(ForwardFailed, match="There is no no-such-ssh here"):
-        SshForward(Target("box"), machine.environment)
+        SshForward(SshTarget("box"), machine.environment)

@@ -9,7 +9,7 @@ import pytest
 from engine.gated_harness import busy_harness, gated_model, slow_run_reads
 from holdfast.domain.errors import RunFolded, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.hooks import HookOutcome
-from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Run
 from holdfast.domain.store_operations import (
     Admit,
@@ -23,6 +23,7 @@ from holdfast.domain.store_operations import (
 )
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
+from holdfast.engine.run_lifecycle import Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
@@ -331,3 +332,21 @@ async def test_many_cancels_do_not_wait_for_each_others_ends() -> None:
     for session in sessions:
         await harness.workspace.engine.wait_until_idle(session)
     assert {end.outcome for end in harness.ends()} == {"cancelled"}
+
+
+async def test_a_waiter_for_an_idle_session_returns_if_its_only_run_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run has a task, which has not entered: parking it writes nothing."""
+    harness = await Harness.open(streaming_model())
+    engine = harness.workspace.engine
+    spawn, waiting = engine._spawn, list[asyncio.Task[None]]()
+
+    def spawn_after_a_shutdown(session: SessionId, run: RunId) -> None:
+        waiting.append(start(engine.wait_until_idle(session)))
+        asyncio.get_running_loop().call_soon(engine.dispatch, session, Shutdown())
+        spawn(session, run)
+
+    monkeypatch.setattr(engine, "_spawn", spawn_after_a_shutdown)
+    await harness.prompt("one", "r1")
+    await settle_down()
+    assert [task.done() for task in waiting] == [True]
+    await harness.close()

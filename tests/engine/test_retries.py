@@ -49,7 +49,7 @@ def test_lasting_errors_are_not_retried(trouble: Trouble) -> None:
 @pytest.mark.parametrize(("retry_after", "wait"), [(0.0, 0.0), (7.5, 7.5), (60.0, 60.0), (61.0, None), (-1.0, None)])
 def test_retry_after_sets_the_wait(retry_after: float, wait: float | None) -> None:
     error = ProviderError(trouble="busy", retry_after=retry_after)
-    assert retry_delay(RetryPolicy(first=2.0, patience=60.0), error, 1) == wait
+    assert retry_delay(RetryPolicy(first=2.0), error, 1) == wait
 
 
 # Retries in a turn.

@@ -57,9 +57,9 @@ def test_files_created_between_commands_belong_to_user(place: Path) -> None:
     end = cleanup.begin(NOTHING)
     (place / "conf").mkdir()
     (place / "conf/more.json").write_text("made")
-    said = end()
-    assert "conf/more.json (now" in said
-    assert "settings.json" not in said.replace("more.json", "")
+    output = end()
+    assert "conf/more.json (now" in output
+    assert "settings.json" not in output.replace("more.json", "")
     assert [path.name for path in (place.parent / "kept").iterdir()] == ["1-more.json"]
 
 
@@ -84,8 +84,8 @@ def test_change_of_read_only_file_is_attributed_to_user(place: Path, mounts: str
     mounted = frozenset((str(config),))
     ends = [cleanup.begin(mounted if mounts in ("both", which) else NOTHING) for which in ("first", "second")]
     append(config, PROGRAM)
-    said = ends[0]()
-    assert (".git/config" in said) is not is_guarded
+    output = ends[0]()
+    assert (".git/config" in output) is not is_guarded
     assert config.read_text() == (before + PROGRAM if is_guarded else before)
     ends[1]()
 

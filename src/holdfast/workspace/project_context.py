@@ -21,7 +21,7 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import read_within
-from holdfast.workspace.git.background_status import Scan
+from holdfast.workspace.git.background_status import StatusScan
 from holdfast.workspace.git.repository import find_repository, read_head, repository_of
 
 __all__ = [
@@ -167,7 +167,7 @@ class _Session:
     def __init__(self) -> None:
         self.fingerprint: object = None
         self.context: ProjectContext | None = None
-        self.scan: Scan | None = None
+        self.scan: StatusScan | None = None
         self.message: MessageId | None = None
 
 
@@ -179,7 +179,7 @@ class ContextLoader:
         directory: str,
         options: Callable[[], ContextOptions] = ContextOptions,
         today: Callable[[], str] = lambda: "",
-        scan: Callable[[], Scan] | None = None,
+        scan: Callable[[], StatusScan] | None = None,
     ) -> None:
         self._directory = Path(directory)
         self._options = options
