@@ -41,14 +41,14 @@ async def test_the_scripted_prompt_changes_the_file(tmp_path: Path) -> None:
     model = ScriptedModel(demo_worker.script)
     harness = await Harness.open(model, tools=[Ls(), ViewTool(), WriteTool()], path=str(tmp_path))
     await harness.prompt(demo_worker.LIST_PROMPT, "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     results = [result for message in await harness.messages() for result in message.tool_results]
     assert [(result.name, result.is_error) for result in results] == [("ls", False), ("view", False), ("write", False)]
     assert file.read_text() == f"{demo_worker.NOTES}- hello from Holdfast\n"
     assert harness.end_of("r1").text.startswith("Done:")
     for prompt in (demo_worker.HELLO, demo_worker.COUNT, demo_worker.TIDE):
         await harness.prompt(prompt, f"r-{prompt[:3]}")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of(f"r-{prompt[:3]}").text == demo_worker._ANSWERS[prompt]
 
 

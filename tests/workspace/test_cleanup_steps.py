@@ -180,6 +180,21 @@ def test_a_failed_check_is_reported_and_repeated(place: Path, monkeypatch: pytes
     assert (place / "settings.json").exists()
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_new_git_file_may_name_an_accepted_directory_itself(place: Path, is_link: bool) -> None:
+    """A link to such a file may lead to another one later."""
+    repository(place)
+    (place / "text").write_text(f"gitdir: {place}/.git\n")
+    cleanup = cleanup_of(place)
+    end = cleanup.begin(NOTHING)
+    (place / "sub").mkdir()
+    if is_link:
+        (place / "sub/.git").symlink_to("../text")
+    else:
+        (place / "sub/.git").write_text(f"gitdir: {place}/.git\n")
+    assert ("sub/.git (now" in end()) is is_link
+
+
 # Moving files
 
 

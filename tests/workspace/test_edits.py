@@ -1,5 +1,7 @@
 """Text replacement: correct, and in time linear in the size of the text."""
 
+import re
+
 import pytest
 
 from holdfast.domain.errors import ToolError
@@ -94,3 +96,10 @@ def test_line_ending_formats_round_trip() -> None:
             decode(data, "f")
     with pytest.raises(ToolError, match="unpaired surrogate"):
         TextFormat().encode("\ud800")
+
+
+@pytest.mark.parametrize("old", ["a b", "a  b", "a b\n", "a  b\n"])
+def test_ambiguous_lines_are_counted_from_one(old: str) -> None:
+    """By an exact match, and by one up to white space."""
+    message = refused("a b\nc\na b\nd\n", old)
+    assert re.findall(r"\b\d+\b", message)[-2:] == ["1", "3"], message

@@ -1,7 +1,10 @@
 """Project context for the model."""
 
+import asyncio
+import itertools
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -149,6 +152,26 @@ async def test_a_session_is_scanned_once_and_the_least_recently_used_is_forgotte
     for session in ("a", "b", "a", "c", "a", "b"):
         await loader.load(SessionId(session))
     assert len(scans) == 4, "only b was forgotten and scanned again"
+
+
+@pytest.mark.parametrize(("seconds", "threads"), [(0.0, 1), (0.004, 2)], ids=["short", "long"])
+async def test_branch_and_commit_are_read_in_a_thread_only_while_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, threads: int
+) -> None:
+    git(tmp_path, "init")
+    clock, calls = itertools.count(), []
+
+    async def in_thread(work: Callable[[], object]) -> object:
+        calls.append(work)
+        return work()
+
+    monkeypatch.setattr(asyncio, "to_thread", in_thread)
+    monkeypatch.setattr("holdfast.workspace.short_calls.time.perf_counter", lambda: next(clock) * seconds)
+    monkeypatch.setattr("holdfast.workspace.short_calls.time.thread_time", lambda: 0.0)
+    loader = ContextLoader(str(tmp_path))
+    for session in (SESSION, OTHER):
+        assert (await loader.load(session)).git == GitState("trunk")
+    assert len(calls) == threads
 
 
 def test_the_size_of_what_is_left_out(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import read_within
 from holdfast.workspace.git.background_status import StatusScan
 from holdfast.workspace.git.repository import find_repository, read_head, repository_of
+from holdfast.workspace.short_calls import ShortCalls
 
 __all__ = [
     "CONTEXT_NAMES",
@@ -185,6 +187,7 @@ class ContextLoader:
         self._options = options
         self._today = today
         self._scan = scan
+        self._git_reads = ShortCalls()
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
 
     async def load(self, session: SessionId) -> ProjectContext:
@@ -221,8 +224,13 @@ class ContextLoader:
             str(self._directory),
             f"{platform.system()} {platform.release()} ({platform.machine()})",
             context.date if context else self._today(),
-            context.git if context else await asyncio.to_thread(git_state, str(self._directory)),
+            context.git if context else await self._git_state(),
             tuple(read_context_files(sources)),
             options.notes,
             options.trailer,
         )
+
+    async def _git_state(self) -> GitState | None:
+        """Return branch and commit. Packed references may be large, so the first read is made in a thread."""
+        read = partial(self._git_reads.measure, partial(git_state, str(self._directory)))
+        return read() if self._git_reads.is_short else await asyncio.to_thread(read)
