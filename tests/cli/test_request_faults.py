@@ -26,7 +26,7 @@ from holdfast.client.errors import (
     TimedOut,
     Unreachable,
 )
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import (
     Change,
@@ -188,7 +188,7 @@ def test_a_lost_request_is_repeated_once_if_that_is_safe(
     code = running.run()
     sent = running.server.sent()
     if isinstance(error, TimedOut) and step in ("POST W/sessions", "stream"):
-        assert (code, "did not answer in time" in capsys.readouterr().err) == (4, True)
+        assert (code, "did not respond in time" in capsys.readouterr().err) == (4, True)
         return
     assert code == 0
     expected = {
@@ -212,7 +212,7 @@ def test_a_request_that_is_lost_twice_is_an_error(
     fail_at(running, step, ConnectionLost(), ConnectionLost())
     assert running.run() == 4
     assert running.followed == []
-    assert "broke before it answered" in capsys.readouterr().err
+    assert "broke before the response" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_a_server_is_started_once_and_again_only_after_it_was_used(monkeypatch: 
     [
         (LOCATION, True),
         (LOCATION._replace(again=lambda: None), False),
-        (ServerLocation(Address(host="h", port=1), "", can_be_started=False), False),
+        (ServerLocation(ServerAddress(host="h", port=1), "", can_be_started=False), False),
     ],
     ids=["local", "ssh", "tcp"],
 )

@@ -74,9 +74,9 @@ def test_a_snapshot_with_later_events_equals_all_events(seed: int) -> None:
         if chance.randint(0, 5) == 0:
             view = View(ViewSettings(keeps_all=chance.random() < 0.5))
             view.load(harness.snapshot(S1), S1)
-            joined.append((view, len(harness.said)))
+            joined.append((view, len(harness.received_events)))
     for view, start in joined:
-        for item in harness.said[start:]:
+        for item in harness.received_events[start:]:
             view.apply(item)
             if chance.randint(0, 9) == 0:
                 # Reading changes nothing.
@@ -92,8 +92,8 @@ def test_a_snapshot_ahead_of_the_stream_is_not_undone_by_it(seed: int) -> None:
     harness = Harness(chance)
     for _ in range(chance.randint(1, 40)):
         harness.step()
-    here = chance.randint(0, len(harness.said))
-    while harness.said and harness.said[-1].number is None:
+    here = chance.randint(0, len(harness.received_events))
+    while harness.received_events and harness.received_events[-1].number is None:
         # The stream repeats growth after the last number itself, in whole parts.
         harness.step()
     snapshot = harness.snapshot(S1)
@@ -101,10 +101,10 @@ def test_a_snapshot_ahead_of_the_stream_is_not_undone_by_it(seed: int) -> None:
         harness.step()
     view = View()
     view.apply(StreamEvent(HelloEvent(Hello(0, 1, 1))))
-    for item in harness.said[:here]:
+    for item in harness.received_events[:here]:
         view.apply(item)
     view.load(snapshot, S1)
-    for item in harness.said[here:]:
+    for item in harness.received_events[here:]:
         view.apply(item)
     assert shown(view) == world_shown(harness)
 

@@ -147,13 +147,13 @@ def test_keyring_package_is_used(tmp_path: Path) -> None:
         "import sys; from holdfast.config.credentials import Credentials; c = Credentials(sys.argv[1]);"
         "print(c.put('openai', 'k'), c.get('openai'), c.remove('openai'), c.get('openai'))"
     )
-    told = []
+    reported = []
     for backend in ("drawer.Drawer", "keyring.backends.fail.Keyring"):
         environment = {"PYTHON_KEYRING_BACKEND": backend, "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
         command = [sys.executable, "-c", script, str(tmp_path / "c" / "credentials.toml")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-        told.append(done.stdout.strip())
-    assert told == ["keyring k True None", "file k True None"]
+        reported.append(done.stdout.strip())
+    assert reported == ["keyring k True None", "file k True None"]
 
 
 @pytest.mark.parametrize(

@@ -153,19 +153,19 @@ async def lasting(driver: WorkspaceDriver, session: SessionId, tag: str) -> None
 
 async def competing_clients(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
     """Three concurrent clients that act at random and wait for none of the others."""
-    dice = random.Random(f"{driver.lifetime.scenario} {tag}")
-    await asyncio.gather(*(_client(driver, session, f"{tag}{name}", random.Random(dice.random())) for name in "pqr"))
+    rng = random.Random(f"{driver.lifetime.scenario} {tag}")
+    await asyncio.gather(*(_client(driver, session, f"{tag}{name}", random.Random(rng.random())) for name in "pqr"))
 
 
-async def _client(driver: WorkspaceDriver, session: SessionId, tag: str, dice: random.Random) -> None:
+async def _client(driver: WorkspaceDriver, session: SessionId, tag: str, rng: random.Random) -> None:
     sent: list[Prompt] = []
     inputs = driver.workspace.inputs
-    for number in range(dice.randint(3, 6)):
-        if dice.random() < 0.5 or not sent:
-            sent.append(_some_prompt(session, f"{tag}{number}", dice))
+    for number in range(rng.randint(3, 6)):
+        if rng.random() < 0.5 or not sent:
+            sent.append(_some_prompt(session, f"{tag}{number}", rng))
         run_id = sent[-1].run_id or RunId("unknown")
         with contextlib.suppress(HoldfastError):
-            match dice.randrange(10):
+            match rng.randrange(10):
                 case 0:
                     await driver.cancel(session)
                 case 1:
@@ -174,18 +174,18 @@ async def _client(driver: WorkspaceDriver, session: SessionId, tag: str, dice: r
                     # A run that has already responded ends as it was about to: no promise applies.
                     await inputs.cancel_run(run_id)
                 case 3:
-                    await driver.move(run_id, dice.randrange(3))
+                    await driver.move(run_id, rng.randrange(3))
                 case 4:
-                    await inputs.redeliver(run_id, dice.choice(("steer", "queue")))
+                    await inputs.redeliver(run_id, rng.choice(("steer", "queue")))
                 case _:
                     await driver.send(sent[-1])
 
 
-def _some_prompt(session: SessionId, label: str, dice: random.Random) -> Prompt:
-    script = dice.choice(("say", "think note / say", "look look / note / say", "say fail", "note / look / think say"))
-    files = (Attachment(b"text" * 1000, "a.txt", "a.txt", "text/plain"),) if dice.random() < 0.2 else ()
-    delivery: Delivery | None = dice.choice((None, None, "steer", "queue", "reject", "interrupt"))
-    run_id = RunId(label if dice.random() < 0.6 else "")
+def _some_prompt(session: SessionId, label: str, rng: random.Random) -> Prompt:
+    script = rng.choice(("say", "think note / say", "look look / note / say", "say fail", "note / look / think say"))
+    files = (Attachment(b"text" * 1000, "a.txt", "a.txt", "text/plain"),) if rng.random() < 0.2 else ()
+    delivery: Delivery | None = rng.choice((None, None, "steer", "queue", "reject", "interrupt"))
+    run_id = RunId(label if rng.random() < 0.6 else "")
     return Prompt(session, f"{label} {script}", files, run_id, delivery)
 
 
@@ -264,18 +264,18 @@ _ACTIVITIES: tuple[Activity, ...] = (
 
 async def random_scenario(seed: int, driver: WorkspaceDriver) -> None:
     """Random activities, in two or three sessions at once, without waiting for their end."""
-    dice = random.Random(seed)
-    sessions = [await driver.session(f"session {number}") for number in range(dice.randint(2, 3))]
+    rng = random.Random(seed)
+    sessions = [await driver.session(f"session {number}") for number in range(rng.randint(2, 3))]
 
     async def lane(index: int, activities: list[Activity]) -> None:
         for number, activity in enumerate(activities):
             await driver.quiet(sessions[index])
             await activity(driver, sessions[index], f"{'abc'[index]}{number}x")
 
-    drawn = [dice.choices(_ACTIVITIES, k=dice.randint(1, 2)) for _ in sessions]
+    drawn = [rng.choices(_ACTIVITIES, k=rng.randint(1, 2)) for _ in sessions]
     await asyncio.gather(*(lane(index, activities) for index, activities in enumerate(drawn)))
-    if dice.random() < 0.7:
-        session = dice.choice(sessions)
+    if rng.random() < 0.7:
+        session = rng.choice(sessions)
         await driver.quiet(session)
         await leaving(driver, session, "z")
 

@@ -35,7 +35,7 @@ from holdfast.testing.conversation_validity import problems_of_request
 from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, counting_ids
 from holdfast.tools.agent import Agent
-from holdfast.tools.write import Write as WriteFile
+from holdfast.tools.write import WriteTool as WriteFile
 from holdfast.workspace.files.undo import undo
 from storage.faulty_disk import FaultyDisk
 

@@ -119,12 +119,12 @@ def full_part(content: Part, part: int = 0) -> MessagePart:
 
 def with_repeats(items: Sequence[MessageDelta], seed: int) -> list[MessageDelta]:
     """Return the same deltas with some of the earlier ones repeated."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     out: list[MessageDelta] = []
     for item in items:
         out.append(item)
-        while dice.random() < 0.3:
-            out.append(dice.choice(out))
+        while rng.random() < 0.3:
+            out.append(rng.choice(out))
     return out
 
 

@@ -203,16 +203,16 @@ async def test_a_later_request_of_a_call_is_marked_as_continuing() -> None:
     assert "was not undone" in (await _results(harness, harness.session))["fetch"]
 
 
-async def _answer_randomly(harness: Harness, dice: random.Random, seen: list[bool]) -> None:
+async def _answer_randomly(harness: Harness, rng: random.Random, seen: list[bool]) -> None:
     """Answer open requests at random, at random times."""
     asks = harness.workspace.approvals
-    for _ in range(dice.randint(0, 60)):
+    for _ in range(rng.randint(0, 60)):
         await asyncio.sleep(0)
     for ask in asks.permissions:
-        action = dice.choice(ACTIONS)
+        action = rng.choice(ACTIONS)
         seen.append(await asks.grant(ask.id, action, by=str(len(seen))))
     for batch in asks.questions:
-        if dice.random() < 0.5:
+        if rng.random() < 0.5:
             await asks.dismiss(batch.id)
         else:
             await asks.answer("", [QuestionAnswer(batch.questions[0].id, yes=True)])
@@ -246,18 +246,18 @@ def _check(harness: Harness) -> None:
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_r10_no_interleaving_closes_a_request_twice_or_leaves_one_open(first: int) -> None:
-    async def live(dice: random.Random) -> None:
+    async def live(rng: random.Random) -> None:
         scenario = Scenario()
         harness = await scenario.open()
         run = await harness.workspace.inputs.submit(_prompt(harness.session))
         resolved: list[bool] = []
-        people = [_answer_randomly(harness, dice, resolved) for _ in range(3)]
-        if dice.random() < 0.6:
-            people.append(_cancel(harness, dice))
+        people = [_answer_randomly(harness, rng, resolved) for _ in range(3)]
+        if rng.random() < 0.6:
+            people.append(_cancel(harness, rng))
         await asyncio.gather(*people)
         while harness.workspace.engine.is_busy():
-            await _answer_randomly(harness, dice, resolved)
-            await asyncio.sleep(dice.random() / 100)
+            await _answer_randomly(harness, rng, resolved)
+            await asyncio.sleep(rng.random() / 100)
         await harness.quiet()
         _check(harness)
         assert harness.workspace.approvals.permissions == ()
@@ -275,8 +275,8 @@ def test_r10_no_interleaving_closes_a_request_twice_or_leaves_one_open(first: in
         run_seeded(live, seed)
 
 
-async def _cancel(harness: Harness, dice: random.Random) -> None:
-    for _ in range(dice.randint(0, 120)):
+async def _cancel(harness: Harness, rng: random.Random) -> None:
+    for _ in range(rng.randint(0, 120)):
         await asyncio.sleep(0)
     await harness.cancel()
 

@@ -107,12 +107,12 @@ async def test_published_deltas_add_up_to_the_stored_message(turns: int) -> None
 def test_a_cancel_at_any_moment_leaves_a_valid_conversation() -> None:
     """R7, R4, C-45: on two hundred schedules, a cancel somewhere in a turn with thoughts, texts and tools."""
 
-    async def scenario(dice: random.Random) -> str:
+    async def scenario(rng: random.Random) -> str:
         parallel, alone = fixed_tool("tool", is_parallel=True), fixed_tool("alone")
         step = Step((Think("h m"), Say("a b"), Call("tool"), Call("alone"), Call("tool"), Call("tool")))
         model = GatedModel(ScriptedModel([step, step, Step((Say("done"),))]))
         harness = await Harness.open(model, tools=[parallel, alone], settings=PATIENT)
-        wait = dice.randrange(0, 150)
+        wait = rng.randrange(0, 150)
         await harness.prompt("go", "r1")
         while len(harness.published.events) < wait and not harness.ends():
             await harness.workspace.engine.recorder.put(sync=False)

@@ -203,7 +203,7 @@ async def test_a_failing_callback_does_not_keep_callers_from_their_answers(fails
 
     recorder = harness.workspace.engine.recorder
     ledger.error = StorageUnavailable() if fails else None
-    first = recorder.put(then=broken, otherwise=broken)
+    first = recorder.put(on_answer=broken, on_failure=broken)
     second = recorder.put()
     async with asyncio.timeout(20):
         answers = await asyncio.gather(first, second, return_exceptions=True)

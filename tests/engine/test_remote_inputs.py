@@ -342,7 +342,7 @@ async def results(harness: Harness) -> list[str]:
 def decision(harness: Harness, action: GrantAction, reason: str = "") -> CloseRequest:
     (request,) = harness.workspace.approvals.permissions
     denied = action == "deny"
-    notice = permission_notice(request, granted=not denied, denied=denied, who=("ada", ""), action=action)
+    notice = permission_notice(request, granted=not denied, denied=denied, client=("ada", ""), action=action)
     stored = msgspec.structs.replace(notice.change.object, reason=reason)
     return CloseRequest(PermissionNotificationEvent(Change("created", stored)))
 

@@ -26,7 +26,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
-from holdfast.tools.write import Write
+from holdfast.tools.write import WriteTool
 
 DONE = Step((Say("done"),))
 
@@ -337,7 +337,7 @@ async def test_a_write_after_a_cancelled_call_has_no_effect(tmp_path: Path) -> N
     held = GatedTool("held")
     write = Call("write", '{"file_path":"a.txt","content":"x"}')
     harness = await Harness.open(
-        ScriptedModel([Step((Call("held"), write))]), tools=[held, Write()], settings=PATIENT, path=str(tmp_path)
+        ScriptedModel([Step((Call("held"), write))]), tools=[held, WriteTool()], settings=PATIENT, path=str(tmp_path)
     )
     await harness.prompt("go", "r1")
     await held.gate.reached.wait()

@@ -22,8 +22,8 @@ class Disk:
         self.clock = 0.0
         self.watch = CachedScan(self.scan, "nothing", self._changed)
         patch.setattr(asyncio, "to_thread", self._threaded)
-        patch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", self._time)
-        patch.setattr("holdfast.extensions.markdown_dir.time.thread_time", lambda: 0.0)
+        patch.setattr("holdfast.workspace.short_calls.time.perf_counter", self._time)
+        patch.setattr("holdfast.workspace.short_calls.time.thread_time", lambda: 0.0)
 
     def scan(self) -> str:
         if self.is_broken:
@@ -129,7 +129,7 @@ def test_failed_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fast_scan_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(disk: Disk) -> None:
-        monkeypatch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", lambda: 0.0)
+        monkeypatch.setattr("holdfast.workspace.short_calls.time.perf_counter", lambda: 0.0)
         looking = ScannedExtension(disk.watch)
         looking.start()
         await asyncio.sleep(0)
@@ -157,7 +157,7 @@ def test_the_disk_and_the_work_decide_about_the_thread(
     async def scenario(disk: Disk) -> None:
         clocks = {"perf_counter": iter((0.0, elapsed)), "thread_time": iter((0.0, processor))}
         for name, clock in clocks.items():
-            monkeypatch.setattr(f"holdfast.extensions.markdown_dir.time.{name}", lambda clock=clock: next(clock, 0.0))
+            monkeypatch.setattr(f"holdfast.workspace.short_calls.time.{name}", lambda clock=clock: next(clock, 0.0))
         disk.watch.start()
         await asyncio.sleep(0)
         disk.looks[0].set_result(None)

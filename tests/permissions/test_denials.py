@@ -202,8 +202,8 @@ def test_generated_spellings_are_stopped(tmp_path: Path, spell: object) -> None:
     effect.
     """
     project = SpellingProject(tmp_path)
-    dice = random.Random(20261117)
-    lines = [(spell_program if spell is spell_program else spell_write)(dice, project) for _ in range(400)]
+    rng = random.Random(20261117)
+    lines = [(spell_program if spell is spell_program else spell_write)(rng, project) for _ in range(400)]
     assert [line for line in lines if not project.is_stopped(line) and project.is_violated(line)] == []
     some = [line for line in lines if len(line) < 200 and "sleep" not in line][:20]
     assert sum(project.is_violated(line) for line in some) > len(some) / 2
@@ -211,8 +211,8 @@ def test_generated_spellings_are_stopped(tmp_path: Path, spell: object) -> None:
 
 def test_generated_data_is_not_stopped(tmp_path: Path) -> None:
     project = SpellingProject(tmp_path)
-    dice = random.Random(20261117)
-    lines = [damaged_line(dice) for _ in range(150)]
+    rng = random.Random(20261117)
+    lines = [damaged_line(rng) for _ in range(150)]
     free = [line for line in lines if not project.is_stopped(line)]
     assert len(free) > 20
     assert [line for line in free if project.is_violated(line)] == []

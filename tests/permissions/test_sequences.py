@@ -59,3 +59,33 @@ def test_backquotes_equal_a_substitution(name: str) -> None:
         found, expected = parse(form.replace("{}", f"`{text}`")), parse(form.replace("{}", f"$( {text})"))
         assert found == expected, form
         assert ("touch", "x") in [command.texts for command in found.commands]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}\nls",
+        " {}\nls",
+        "({}\nls)",
+        "( {}\nls)",
+        "(ls){}\n",
+        "ls;{}\nls",
+        "ls\n{}\nls",
+        "ls &{}\nls",
+        "ls &&{}\nls",
+        "ls ||{}\nls",
+        "ls |{}\nls",
+        "ls {}",
+        "ls\t{}",
+        "{ {}\nls; }",
+        "{ ls; } {}\n",
+        "if ls; then {}\nls; fi",
+        "for i in a; do {}\nls; done",
+        "ls $({}\nls)",
+        "case a in {}\na) ls;; {}\nesac",
+    ],
+)
+def test_comments_are_left_out_wherever_a_word_may_begin(text: str) -> None:
+    assert parse(text.replace("{}", "# rm x; (")) == parse(text.replace("{}", "")), text
+    # Inside of a word it is a character.
+    assert parse("ls a#b '#c'").commands[0].texts == ("ls", "a#b", "#c")

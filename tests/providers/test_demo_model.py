@@ -9,7 +9,7 @@ from holdfast.domain.usage import Usage
 from holdfast.providers.scripted_model import DemoModel, tour_titles
 from holdfast.testing.harness import Harness
 from holdfast.tools.ls import Ls
-from holdfast.tools.write import Write
+from holdfast.tools.write import WriteTool
 
 
 async def answer(prompt: str) -> Harness:
@@ -58,7 +58,7 @@ async def test_invalid_arguments_are_passed_on() -> None:
 
 
 async def test_the_tour_shows_reasoning_a_tool_and_a_question(tmp_path: Path) -> None:
-    harness = await Harness.open(DemoModel(), tools=[Ls(), Write()], path=str(tmp_path))
+    harness = await Harness.open(DemoModel(), tools=[Ls(), WriteTool()], path=str(tmp_path))
     await harness.prompt("Tour", "r1")
     await harness.quiet()
     calls = [part for message in await harness.messages() for part in message.parts if isinstance(part, ToolCallPart)]

@@ -22,7 +22,7 @@ from holdfast.runtime.workspace import FixedServices
 from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.testing.gates import Gate, start
 
-STAGES = ("services", "run context", "can answer", "start")
+STEPS = ("services", "run context", "can answer", "start")
 
 
 class RequestedFailure(HoldfastError):
@@ -30,7 +30,7 @@ class RequestedFailure(HoldfastError):
 
 
 class BreakableServer(ServerServices):
-    """Fails at the requested stage, and records which services are open and which were closed."""
+    """Fails at the requested step, and records which services are open and which were closed."""
 
     def __init__(self, data_dir: Path) -> None:
         self.breaks: set[str] = set()
@@ -39,8 +39,8 @@ class BreakableServer(ServerServices):
         self.answers = Gate(is_open=True)
         super().__init__(data_dir)
 
-    def fail_at(self, stage: str) -> None:
-        if stage in self.breaks:
+    def fail_at(self, step: str) -> None:
+        if step in self.breaks:
             raise RequestedFailure
 
     def workspace_services(self, record: WorkspaceRecord, *_: object) -> Any:  # noqa: ANN401 - a stand-in
@@ -121,17 +121,17 @@ async def test_failed_server_construction_releases_the_directory(
         await fixture.assert_free()
 
 
-@pytest.mark.parametrize("stage", STAGES)
-async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, stage: str) -> None:
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, step: str) -> None:
     """The next request makes a new attempt."""
     await _leave_a_waiting_run(fixture)
     server = fixture.server()
-    server.breaks = {stage}
+    server.breaks = {step}
     for _ in range(2):
         with pytest.raises(RequestedFailure):
             await server.open_workspace(fixture.projects[0], unattended=True)
         assert server.open == []
-    assert server.closed == ([] if stage == "services" else ["one", "one"])
+    assert server.closed == ([] if step == "services" else ["one", "one"])
     server.breaks = set()
     workspace = await server.open_workspace(fixture.projects[0], unattended=True)
     assert server.open == [str(fixture.projects[0])]

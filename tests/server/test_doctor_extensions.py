@@ -10,9 +10,9 @@ from holdfast.server.routes import lsp, mcp
 from holdfast.server.workspace_manager import WorkspaceHandle
 
 MCP_PROBLEMS = {
-    "starting": ("note", "is still starting.", "Look again in a moment."),
-    "needs auth": ("warning", "wants a login.", "Log in: holdfast mcp login {}"),
-    "error": ("error", "is not connected. It ended.", "See what it printed: holdfast mcp logs {}"),
+    "starting": ("note", "is still starting.", "Check again in a moment."),
+    "needs auth": ("warning", "requires a login.", "Log in: holdfast mcp login {}"),
+    "error": ("error", "is not connected. It ended.", "See its output: holdfast mcp logs {}"),
 }
 
 
@@ -63,7 +63,7 @@ def mcp_findings(states: tuple[McpState, ...]) -> list[Finding]:
         return found
     count = states.count("connected")
     tools = "1 tool" if count == 1 else f"{count} tools"
-    on = f"{count} connected" if count else "none switched on"
+    on = f"{count} connected" if count else "none enabled"
     return [Finding("mcp servers", "ok", f"{on}, {tools}.")]
 
 
@@ -96,12 +96,12 @@ class LspServers:
 
 def lsp_finding(name: str, state: LspState, error: str, fault: str) -> Finding | None:
     if state == LspState.ERROR and error:
-        severity, text, todo = "warning", f"does not run: {error}", f"See what it printed: holdfast lsp logs {name}"
+        severity, text, todo = "warning", f"is not running: {error}", f"See its output: holdfast lsp logs {name}"
     elif error:
         severity, text, todo = "note", "was not started.", error
     elif fault:
         severity, text = "warning", f"could not be started: {fault}"
-        todo = "Correct its settings, or take it out of them."
+        todo = "Correct its settings, or remove it."
     else:
         return None
     return Finding("language servers", severity, f"lsp.{name} {text}", todo, f"/{name}.toml", 5)  # type: ignore[arg-type]

@@ -51,9 +51,9 @@ async def test_session_of_the_last_change_is_selected(runner: ToolRunner) -> Non
     # Undone changes do not count: the latest remaining change is in the other session.
     assert (await request_undo(runner)).is_done
     assert runner.names() == ["a.txt"]
-    with pytest.raises(BadRequest, match="nothing to take back"):
+    with pytest.raises(BadRequest, match="nothing to undo"):
         await request_undo(runner)
-    with pytest.raises(BadRequest, match="nothing to take back"):
+    with pytest.raises(BadRequest, match="nothing to undo"):
         await request_undo(runner, path="second.txt")
 
 

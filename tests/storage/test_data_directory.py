@@ -163,7 +163,7 @@ def _lowered(version: int) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "output"),
     [
         (_without_a_table, "lacks the table growth and 4 other parts"),
         (_without_a_column, "lacks the column inputs.brief"),
@@ -172,12 +172,12 @@ def _lowered(version: int) -> Callable[[Path], None]:
     ],
 )
 async def test_a_database_with_other_tables_than_its_format_is_refused(
-    spoil: Callable[[Path], None], said: str, tmp_path: Path
+    spoil: Callable[[Path], None], output: str, tmp_path: Path
 ) -> None:
     path = await _closed_database(tmp_path)
     spoil(path)
     before = _contents(tmp_path)
-    with pytest.raises(DatabaseDamaged, match=said):
+    with pytest.raises(DatabaseDamaged, match=output):
         SqliteLedger(tmp_path)
     assert _contents(tmp_path) == before
 

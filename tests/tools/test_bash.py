@@ -321,7 +321,7 @@ async def test_a_run_whose_command_killed_its_supervisors_fails(runner_without_n
 
 
 async def test_a_job_that_kills_its_supervisors_later_fails_its_run(runner_without_namespace: BashRunner) -> None:
-    """The run continues after the call; its end reports the fate of the job."""
+    """The run continues after the call; its end reports the end of the job."""
     token = new_token()
     command = f"until [ -e go ]; do sleep 0.01; done; {KILLS_ITS_SUPERVISORS.format(token=token)}"
     wait: dict[str, object] = {"command": "touch go; until [ -e up ]; do sleep 0.01; done; sleep 9999"}

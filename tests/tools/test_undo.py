@@ -188,7 +188,10 @@ async def test_undo_does_not_overwrite_binary_content(runner: ToolRunner) -> Non
     await runner.call_ok("write", file_path="b.txt", content="1")
     runner.write_file("b.txt", b"\0\1")
     refused = only(await undo_last(runner, "b.txt", force=True))
-    assert (refused.outcome, refused.reason) == ("refused", "it has changed since and is no text: move it away first")
+    assert (refused.outcome, refused.reason) == (
+        "refused",
+        "it has changed since and is not a text file: move it away first",
+    )
     assert runner.read("b.txt") == b"\0\1"
 
 

@@ -29,7 +29,7 @@ from holdfast.domain.messages import (
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.attachments import (
     MAX_SIZE,
-    TooLarge,
+    AttachmentTooLarge,
     best_matches,
     find_mentions,
     open_mention,
@@ -47,14 +47,14 @@ from tui.message_builders import CALL, drawn, message, shown
 # Changes.
 
 
-def texts(dice: random.Random) -> str:
-    return "".join(f"{dice.choice('abcdef')}\n" for _ in range(dice.randrange(12)))
+def texts(rng: random.Random) -> str:
+    return "".join(f"{rng.choice('abcdef')}\n" for _ in range(rng.randrange(12)))
 
 
 def test_diff_transforms_old_text_into_new_text() -> None:
-    dice = random.Random(3)
+    rng = random.Random(3)
     for _ in range(300):
-        old, new = texts(dice), texts(dice)
+        old, new = texts(rng), texts(rng)
         lines = diff_lines(old, new, context=100)
         if old == new:
             assert lines == []
@@ -141,11 +141,13 @@ def test_subagent_steps_are_shown_below_their_call() -> None:
     used = message(
         "assistant", ToolCallPart(ToolCall(ToolCallId("h1"), "grep", '{"pattern":"x"}', finished=True)), id="h"
     )
-    told = message("tool", ToolResultPart(ToolResult(ToolCallId("h1"), "grep", "found", "", is_error=False)), id="t")
+    reported = message(
+        "tool", ToolResultPart(ToolResult(ToolCallId("h1"), "grep", "found", "", is_error=False)), id="t"
+    )
     sent = message("assistant", ToolCallPart(ToolCall(CALL, "agent", '{"prompt":"look"}', finished=True)))
 
     def helped(owner: MessageId, call: ToolCallId) -> list[Message]:
-        return [used, told] if (owner, call) == ("m1", "c1") else []
+        return [used, reported] if (owner, call) == ("m1", "c1") else []
 
     (card,) = blocks_of(sent, MessageContext(subagent_messages=helped))
     assert isinstance(card, ToolBlock)
@@ -166,8 +168,8 @@ def test_last_line_of_a_turn_shows_model_and_duration() -> None:
 
 
 def test_shell_command_of_the_user_is_shown() -> None:
-    said = message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)))
-    assert drawn(shown(said)[0]) == ["▌ $ ls", "▌ a.txt"]
+    output = message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)))
+    assert drawn(shown(output)[0]) == ["▌ $ ls", "▌ a.txt"]
     failed = message("user", ShellCommandPart(ShellCommand("false", "", 1)))
     assert drawn(shown(failed)[0]) == ["▌ $ false   exit code 1"]
 
@@ -221,7 +223,7 @@ def test_attachable_files(tmp_path: Path) -> None:
     picture = read_attachment(str(tmp_path / "c.png"), "c.png")
     assert picture is not None
     assert picture.mime_type == "image/png"
-    with pytest.raises(TooLarge):
+    with pytest.raises(AttachmentTooLarge):
         read_attachment(str(tmp_path / "d.log"), "d.log")
 
 

@@ -125,14 +125,14 @@ def test_no_two_guards_of_a_server_share_a_tag() -> None:
 
 def test_tag_identifies_exactly_its_processes() -> None:
     tag, other = tag_of_tree(new_tag(), 1), tag_of_tree(new_tag(), 1)
-    with tagged_process(tag, new_token()) as mine, tagged_process(other, new_token()) as stranger:
+    with tagged_process(tag, new_token()) as mine, tagged_process(other, new_token()) as unknown:
         try:
             assert kill_tagged(tag) == (1, ())
             assert mine.wait() == -signal.SIGKILL
-            assert stranger.poll() is None
-            assert not {mine.pid, stranger.pid} & orphaned_processes().keys()
+            assert unknown.poll() is None
+            assert not {mine.pid, unknown.pid} & orphaned_processes().keys()
         finally:
-            stranger.kill()
+            unknown.kill()
 
 
 def test_processes_of_dead_server_are_found_and_killed() -> None:

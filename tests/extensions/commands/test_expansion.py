@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.extensions.commands import (
-    Command,
+    CommandFile,
     expand_template,
     mentioned_agents,
     named_arguments,
@@ -69,8 +69,8 @@ def test_arguments_are_substituted_once(body: str, arguments: str, means: str) -
 
 def test_command_lines_become_instructions_to_run_them() -> None:
     """The lines keep their position and their arguments; similar or typed text is unchanged."""
-    told = expand_template("Changes in $1: !`git diff $1`", "src")
-    assert told.startswith("Changes in src: !`git diff src`\n\n(Where !`…` stands above")
+    reported = expand_template("Changes in $1: !`git diff $1`", "src")
+    assert reported.startswith("Changes in src: !`git diff src`\n\n(Each !`…` above stands")
     for body, arguments in (
         ("Use `x`!", ""),
         ("$ARGUMENTS", "!`rm -rf .`"),
@@ -158,7 +158,7 @@ def test_separate_named_arguments_leave_words_to_positional_ones() -> None:
     assert expand_template("Fix $TICKET", "TICKET=7", {"TICKET": "8"}) == "Fix 8"
 
 
-def _read(text: str, owner: Owner = "user") -> Command:
+def _read(text: str, owner: Owner = "user") -> CommandFile:
     return parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", owner), text.encode()))
 
 

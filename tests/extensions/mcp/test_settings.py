@@ -86,7 +86,7 @@ def test_url_needs_scheme_and_host(url: str, is_good: bool, tmp_path: Path, monk
     plan, found = reach(tmp_path, {"url": url, "type": "http"}, monkeypatch)
     assert (plan is not None) == is_good
     assert found.error == (
-        "It is away." if is_good else "Its address is not one: mcp.s.url begins with http:// or https://."
+        "It is away." if is_good else "Its address is not valid: mcp.s.url begins with http:// or https://."
     )
 
 

@@ -28,7 +28,7 @@ def test_call_without_progress_times_out(tmp_path: Path, settings: Json, seconds
         fixture.methods["tools/call"] = hangs
         await fixture.wait_for_state("connected")
         began = now()
-        with pytest.raises(CallFailed, match=f"said nothing for {seconds:g} s"):
+        with pytest.raises(CallFailed, match=f"sent nothing for {seconds:g} s"):
             await fixture.call()
         assert now() == pytest.approx(began + seconds, abs=0.2)
         assert fixture.last.count("notifications/cancelled") == 1
@@ -67,11 +67,11 @@ def test_progress_extends_call_and_is_published(tmp_path: Path) -> None:
             fixture.last.send(method="notifications/progress", params=params)
         await elapse(6)
         assert not calling.done()
-        with pytest.raises(CallFailed, match="said nothing for 7 s"):
+        with pytest.raises(CallFailed, match="sent nothing for 7 s"):
             await calling
         assert now() == pytest.approx(0.6 + 30 + 7, abs=0.2)
-        assert context.said[0] == "1/5 step 1\n"
-        assert len(context.said) == 5
+        assert context.reported[0] == "1/5 step 1\n"
+        assert len(context.reported) == 5
 
     run_scenario(tmp_path, scenario, s={"command": "x", "call_timeout": 7})
 
@@ -106,8 +106,10 @@ def test_server_that_ends_during_call_is_named_with_reason(tmp_path: Path) -> No
         await fixture.wait_for_state("connected")
         with pytest.raises(CallFailed) as failed:
             await fixture.call()
-        assert "went away while go was at work. It ended with exit code 3. It said: last words" in str(failed.value)
-        assert "Whether the tool did anything is not known." in str(failed.value)
+        assert "disconnected while go was running. It ended with exit code 3. Its last output: last words" in str(
+            failed.value
+        )
+        assert "Whether the tool had effects is not known." in str(failed.value)
 
     run_scenario(tmp_path, scenario)
 
@@ -190,11 +192,11 @@ PROMPT: Json = {
 
 def _prompts(fixture: McpFixture) -> None:
     fixture.items["prompts"] = [PROMPT]
-    said = [
+    reported = [
         {"role": "user", "content": {"type": "text", "text": "Hello."}},
         {"role": "assistant", "content": {"type": "text", "text": "Hi."}},
     ]
-    fixture.methods["prompts/get"] = lambda _, message: {"result": {"messages": said}}
+    fixture.methods["prompts/get"] = lambda _, message: {"result": {"messages": reported}}
     found = {"uri": "r://1", "mimeType": "text/plain", "text": "words"}
     fixture.methods["resources/read"] = lambda _, message: {"result": {"contents": [found]}}
 
@@ -215,13 +217,13 @@ def test_prompts_and_resources_are_requested_by_name(tmp_path: Path) -> None:
         assert (asked["name"], asked["arguments"]) == ("p", {"city": "Oslo"})
         (found,) = await servers.resource("s", "r://1")
         assert (found.uri, found.text) == ("r://1", "words")
-        for name, prompt_name, arguments, said in (
+        for name, prompt_name, arguments, reported in (
             ("t", "p", {}, "no MCP server called t"),
             ("s", "q", {}, "has no prompt called q"),
             ("s", "p", {}, "needs: city"),
             ("s", "p", {"city": ""}, "needs: city"),
         ):
-            with pytest.raises(BadRequest, match=said):
+            with pytest.raises(BadRequest, match=reported):
                 await servers.prompt(name, prompt_name, arguments)
 
     run_scenario(tmp_path, scenario)
@@ -253,7 +255,7 @@ def test_server_that_ends_during_request_is_named_and_restarts(tmp_path: Path) -
         await fixture.wait_for_state("connected")
         fixture.methods["prompts/get"] = ends
         servers = await fixture.mcp.manager()
-        with pytest.raises(BadRequest, match="The MCP server s went away"):
+        with pytest.raises(BadRequest, match="The MCP server s disconnected"):
             await servers.prompt("s", "p", {"city": "Oslo"})
         await fixture.wait_for_state("error")
         await fixture.wait_for_state("connected")
@@ -270,7 +272,7 @@ def test_closed_connection_error_ends_connection(tmp_path: Path) -> None:
         _prompts(fixture)
         await fixture.wait_for_state("connected")
         fixture.methods["resources/read"] = lambda _, message: {"error": {"code": -32000, "message": "closed"}}
-        with pytest.raises(BadRequest, match="went away"):
+        with pytest.raises(BadRequest, match="disconnected"):
             await (await fixture.mcp.manager()).resource("s", "r://1")
         await fixture.wait_until(lambda: len(fixture.programs) == 2)
         assert fixture.programs[0].killed_at is not None

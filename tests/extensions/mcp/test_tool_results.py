@@ -37,7 +37,7 @@ def test_texts_are_joined_and_errors_are_errors() -> None:
     outcome = tool_outcome(result_of(words("one"), words("two")), takes_media=True)
     assert (outcome.content, outcome.is_error) == ("one\n\ntwo", False)
     assert tool_outcome(result_of(words("no"), isError=True), takes_media=True).is_error
-    assert tool_outcome({}, takes_media=True).content == "The tool answered nothing."
+    assert tool_outcome({}, takes_media=True).content == "The tool returned no content."
 
 
 def test_first_image_is_passed_on() -> None:
@@ -47,9 +47,9 @@ def test_first_image_is_passed_on() -> None:
         outcome.content
         == "look\n\n[image, image/png, 12 bytes]\n\n[image, image/png, 12 bytes: only the first is passed on]"
     )
-    blind = tool_outcome(result_of(picture()), takes_media=False)
-    assert blind.data == ""
-    assert "cannot take it" in blind.content
+    without_images = tool_outcome(result_of(picture()), takes_media=False)
+    assert without_images.data == ""
+    assert "does not accept it" in without_images.content
 
 
 def test_audio_is_passed_on() -> None:

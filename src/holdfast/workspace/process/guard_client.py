@@ -53,18 +53,17 @@ __all__ = [
     "Command",
     "Containment",
     "Guard",
-    "Supervisor",
+    "GuardControl",
     "Tree",
     "TreeEnd",
 ]
 
 LOST = (
-    "[A process that supervises the command was killed while it ran."
-    " All that the command had started was killed with it.]"
+    "[A process that supervises the command was killed while it ran. All processes of the command were killed with it.]"
 )
 UNPROVEN = (
-    "[The command killed the processes that supervise it. What was found of it was killed,"
-    " but something that it started may still run.]"
+    "[The command killed the processes that supervise it. The processes that were found"
+    " were killed, but others may still be running.]"
 )
 
 _WAKE_INTERVAL = 0.05
@@ -91,7 +90,7 @@ class TreeEnd(msgspec.Struct, frozen=True):
         return UNPROVEN if self.is_unproven else LOST if self.is_lost else ""
 
 
-class Supervisor(Protocol):
+class GuardControl(Protocol):
     """Interface of the guard as used by a tree."""
 
     @property
@@ -115,7 +114,7 @@ class Supervisor(Protocol):
 class Tree:
     """A command and everything it has started."""
 
-    def __init__(self, connection: socket.socket, guard: "Supervisor", number: int, tag: int) -> None:
+    def __init__(self, connection: socket.socket, guard: "GuardControl", number: int, tag: int) -> None:
         self.number = number
         self.tag = tag
         self.group = guard.process_id
@@ -305,7 +304,7 @@ class Guard:
     def ensure_started(self) -> None:
         """Start the guard process unless it runs, so that the first command does not wait for it."""
         if self._is_closed:
-            raise CannotStart("The server is closing: nothing is started any more.")
+            raise CannotStart("The server is shutting down: no more commands are started.")
         if self._process is None:
             self._start()
 
@@ -385,7 +384,9 @@ class Guard:
         """Kill the processes found of trees that have neither supervisor nor guard."""
         if any(tree.is_lost for tree, _ in lost_trees):
             self.escapes += 1
-            _log.warning("a command has killed the processes that supervise it: what is found of it is killed")
+            _log.warning(
+                "a command has killed the processes that supervise it: its other processes are searched for and killed"
+            )
 
         def done(search: asyncio.Future[tuple[int, tuple[int, ...]]]) -> None:
             left = () if search.cancelled() or search.exception() else search.result()[1]

@@ -132,7 +132,7 @@ class Supervisor:
         try:
             self._command = os.fork()
         except OSError as error:
-            return f"No process could be made: {error.strerror}."
+            return f"No process could be created: {error.strerror}."
         if self._command == 0:
             self._exec_command(writing, supervisor)
         os.close(writing)
