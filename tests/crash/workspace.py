@@ -330,7 +330,7 @@ class WorkspaceDriver:
         for gate in self._gates.values():
             gate.open()
 
-    async def quiet(self, *sessions: SessionId) -> None:
+    async def wait_until_idle(self, *sessions: SessionId) -> None:
         for session in sessions:
             await self.workspace.engine.wait_until_idle(session)
 
@@ -373,7 +373,7 @@ async def serve(
     await driver.open(ledger)
     if scenario is None:
         record = driver.workspace.record
-        await driver.quiet(*(session.id for session in await ledger.sessions(record.id)))
+        await driver.wait_until_idle(*(session.id for session in await ledger.sessions(record.id)))
     else:
         await scenario(driver)
     await driver.workspace.close()

@@ -178,7 +178,7 @@ async def run_to_end(
     """Execute a whole run `r1`, from its prompt to its end, and check that the stored conversation is valid."""
     harness = await Harness.open(model, tools=tools, settings=settings, ledger=ledger, path=path)
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1"]
     await harness.assert_valid()
     return harness

@@ -332,7 +332,7 @@ def test_the_run_after_a_denial(way: str, *, interactive: bool) -> None:
         else:
             reason = "not now" if way == "denied with a reason" else " "
             assert await asks.grant(asks.permissions[0].id, "deny", reason=reason, by="me")
-        await harness.quiet()
+        await harness.wait_until_idle()
         stops = interactive and way != "denied with a reason"
         assert len(model.requests) == (1 if stops else 2)
         (result,) = results_of(await harness.messages())

@@ -136,7 +136,7 @@ def test_run_cost_is_the_sum_of_all_reports(ending_kind: str) -> None:
         model, renewed = MeteredModel(meter, script), MeteredModel(meter, script)
         harness = await open_harness(FixedModels(model, renewed=renewed))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert len(model.requests) + len(renewed.requests) == len(OUTCOMES[ending_kind]), (
             "not every response was requested"
         )
@@ -168,7 +168,7 @@ def test_cancelled_run_costs_all_its_reports(where: str, way: str) -> None:
         await harness.prompt("go", "r1")
         await (gated.gate.reached if where == "tool" else meter.is_waiting).wait()
         await (harness.cancel() if way == "cancel" else harness.close())
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == ("cancelled" if way == "cancel" else "interrupted")
         await check(harness, meter)
         await harness.close()
@@ -214,7 +214,7 @@ def test_cost_of_a_failed_write_counts_once() -> None:
         ledger.gate.open()
         await sleep_virtual(2)
         ledger.refused = ()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "failed"
         await check(harness, meter)
         await harness.close()
@@ -241,7 +241,7 @@ def test_cost_of_titles_is_counted(ending_kind: str) -> None:
         )
         harness = await open_harness(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.workspace.engine._titler.drain()
         await check(harness, meter)
         assert (await stored_session(harness, harness.session)).title != "Test"
@@ -259,7 +259,7 @@ def test_cost_of_a_title_interrupted_by_a_shutdown_is_counted() -> None:
         )
         harness = await open_harness(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await meter.is_waiting.wait()
         await harness.close()
         assert (await stored_session(harness, harness.session)).title == "Test"
@@ -301,7 +301,7 @@ def test_cost_limit_counts_all_reports(source: str, is_reached: bool) -> None:
         settings = EngineSettings(titles=False, retries=SETTINGS.retries, limits=Limits(cost=limit))
         harness = await open_harness(FixedModels(model), settings=settings)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         end = harness.end_of("r1")
         if is_reached:
             assert (end.outcome, end.error) == ("failed", f"limit: the run cost ${limit:.2f}, which is its limit.")
@@ -329,7 +329,7 @@ def test_a_title_counts_for_the_limit_of_its_run(is_reached: bool) -> None:
         await gated.gate.reached.wait()
         await harness.workspace.engine._titler.drain()
         gated.gate.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == ("failed" if is_reached else "completed")
         await harness.close()
 
@@ -346,7 +346,7 @@ def test_cost_limit_applies_to_one_run() -> None:
         )
         for number in (1, 2, 3):
             await harness.prompt("go", f"r{number}")
-            await harness.quiet()
+            await harness.wait_until_idle()
         assert [end.outcome for end in harness.ends()] == ["completed"] * 3
         await check(harness, meter)
         await harness.close()
@@ -389,7 +389,7 @@ def test_sessions_cost_the_sum_of_reported_responses() -> None:
         if rng.random() < 0.5:
             await asyncio.sleep(rng.random())
             await harness.cancel()
-        quiet = start(harness.quiet())
+        quiet = start(harness.wait_until_idle())
         await asyncio.wait([quiet], timeout=100)
         await harness.close()
         await quiet

@@ -75,7 +75,7 @@ async def test_failed_cancel_stops_the_prompt_that_was_being_written() -> None:
     stopping.cancel()
     ledger.gate.open()
     await asking
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
     assert model.requests == []
 
@@ -95,7 +95,7 @@ async def test_a_cancel_that_cannot_be_stored_spares_later_runs() -> None:
         await stopping
     await harness.prompt("two", "r2")
     await first
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [(end.run_id, end.outcome) for end in harness.ends()] == [("r1", "cancelled"), ("r2", "completed")]
 
 
@@ -141,7 +141,7 @@ async def test_a_cancel_of_a_run_that_joins_a_turn_meanwhile_is_refused() -> Non
     with pytest.raises(RunFolded) as caught:
         await stopping
     assert "r1" in str(caught.value)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").outcome == "completed"
 
 
@@ -189,7 +189,7 @@ async def test_clear_does_not_name_a_run_that_has_already_failed() -> None:
     await gate.reached.wait()
     assert await harness.workspace.inputs.clear(harness.session) == ()
     gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "failed"
 
 
@@ -241,7 +241,7 @@ def test_output_of_an_abandoned_tool_is_not_part_of_the_end() -> None:
         at_work.open()
         await settle_down()
         ledger.refused = ()
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.assert_valid()
         assert "too late" not in " ".join(await harness.outline())
 
@@ -263,7 +263,7 @@ def test_a_prompt_is_stored_once() -> None:
         hooks.gate.open()
         await settle_down()
         reading.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert await harness.outline() == ["user:one", "assistant:"]
 
     in_virtual_time(main)
@@ -274,7 +274,7 @@ async def test_a_complete_summary_survives_a_cancel() -> None:
     ledger = GatedLedger()
     harness = await Harness.open(streaming_model(), ledger=ledger)
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     ledger.hold(PatchSession)
     run = await harness.workspace.inputs.summarize(harness.session)
     await ledger.gate.reached.wait()
@@ -282,7 +282,7 @@ async def test_a_complete_summary_survives_a_cancel() -> None:
     await settle_down()
     ledger.gate.open()
     assert await stopping == (run.run_id,)
-    await harness.quiet()
+    await harness.wait_until_idle()
     session = await ledger.session(harness.workspace.record.id, harness.session)
     assert session is not None
     assert session.summary_message_id == (await harness.messages())[-1].id

@@ -80,7 +80,7 @@ async def test_error_of_a_failed_run(name: str, monkeypatch: pytest.MonkeyPatch)
     harness = await Harness.open(model, tools=[fixed_tool("tool", "x" * 20_000)], settings=settings)
     prompt = Prompt(harness.session, "go", run_id=RunId("r1"), require_model=True)
     await harness.workspace.inputs.submit(prompt)
-    await harness.quiet()
+    await harness.wait_until_idle()
     end = harness.end_of("r1")
     assert (end.outcome, end.error) == ("failed", details)
     finish = (await harness.messages())[-1].finish
@@ -94,7 +94,7 @@ async def test_a_summary_that_fails_adds_no_response(act: Fail | Say) -> None:
     model = GatedModel(ScriptedModel([Step((Say("done"),)), Step((act,))]))
     harness = await Harness.open(model)
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     before = await harness.messages()
     model.before.shut()
     model.before.reached.clear()
@@ -103,7 +103,7 @@ async def test_a_summary_that_fails_adds_no_response(act: Fail | Say) -> None:
     if isinstance(act, Say):
         await harness.cancel()
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.ends()[-1].outcome == ("cancelled" if isinstance(act, Say) else "failed")
     added = (await harness.messages())[len(before) :]
     assert all(message.is_summary_message for message in added)
@@ -125,7 +125,7 @@ def test_reason_of_a_storage_failure_is_published_once() -> None:
         ]
         assert str(error)
         ledger.refused = ()
-        await harness.quiet()
+        await harness.wait_until_idle()
 
     in_virtual_time(main)
 

@@ -71,7 +71,7 @@ async def test_streamed_text_is_stored_while_it_grows(pace: Pace) -> None:
     assert words(10).startswith(stored)
     assert len(stored) >= 9 * len(words(1)) - min(20, pace.characters)
     model.midway.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").text == words(10)
 
 
@@ -118,7 +118,7 @@ def test_a_cancel_at_any_moment_leaves_a_valid_conversation() -> None:
             await harness.workspace.engine.recorder.put(sync=False)
         await harness.cancel()
         started = (parallel.started, alone.started, len(model.requests))
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert (parallel.started, alone.started, len(model.requests)) == started
         assert model.open_streams == 0
         await harness.assert_valid(model.requests)

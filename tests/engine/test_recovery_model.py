@@ -180,7 +180,7 @@ class History:
                     await self._answer(harness)
             except HoldfastError:
                 continue
-        await harness.quiet()
+        await harness.wait_until_idle()
 
     async def _answer(self, harness: Harness) -> None:
         asks = harness.workspace.approvals

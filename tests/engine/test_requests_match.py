@@ -67,7 +67,7 @@ def test_every_request_is_the_conversation_stored_so_far(seed: int) -> None:
         tools = [SimpleTool("alone", act), SimpleTool("beside", act, is_parallel=True)]
         harness = await Harness.open(model, tools=tools)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         stored = await harness.messages()
         assert text_of(stored[-1]) == "done"
         sent = model.requests[-1].messages
@@ -135,7 +135,7 @@ def test_a_conversation_is_valid_after_any_write_has_failed(kind: type[Operation
         settings = EngineSettings(titles=False)
         harness = await Harness.open(model, tools=[SimpleTool("tool", act)], ledger=ledger, settings=settings)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert ledger.left <= 0, "the write was reached"
         await harness.assert_valid(model.requests)
         # A change of structure that could not be stored is stored with the next write.

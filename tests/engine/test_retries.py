@@ -135,7 +135,7 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
     await harness.prompt("go", "r1")
     await bell.rang.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
     assert len(model.requests) == 1
     await harness.close()
@@ -178,7 +178,7 @@ async def test_the_next_step_uses_the_new_credentials() -> None:
 async def second_run(model: ScriptedModel, settings: EngineSettings = NO_WAITS) -> Harness:
     harness = await run_to_end(model, settings=settings)
     await harness.prompt("and now?", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     return harness
 
 
@@ -227,7 +227,7 @@ async def test_a_summary_that_does_not_fit_is_made_of_less() -> None:
 
     harness = await run_to_end(ScriptedModel(script), fixed_tool("tool", "x" * 20_000), settings=NO_WAITS)
     await harness.prompt("and now?", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").text == "fits"
     assert sizes[0] > 20_000
     assert sizes[-1] < 4_000

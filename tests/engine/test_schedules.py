@@ -73,7 +73,7 @@ def test_every_schedule_of_a_cancel_beside_a_prompt() -> None:
         _, covered, _ = await asyncio.gather(
             harness.prompt("two", "r2"), harness.cancel(), harness.prompt("three", "r3")
         )
-        await harness.quiet()
+        await harness.wait_until_idle()
         outcomes = tuple(harness.end_of(run).outcome for run in ("r1", "r2", "r3"))
         for run in covered:
             assert harness.end_of(run).outcome == "cancelled"

@@ -79,7 +79,7 @@ async def test_undo_in_a_busy_session_is_refused(runner: ToolRunner) -> None:
         await request_undo(runner, path="b.txt")
     assert (await request_undo(runner, path="b.txt", dry_run=True)).files[0].outcome == "removed"
     runner.approver.gate.open()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.read("b.txt") == b"2"
     assert (await request_undo(runner, path="b.txt")).is_done
     assert runner.read("b.txt") == b"1"

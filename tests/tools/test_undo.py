@@ -41,7 +41,7 @@ def only(report: UndoReport) -> UndoneFile:
 
 async def run(runner: ToolRunner, run_id: str, *calls: tuple[str, dict[str, object]]) -> None:
     await runner.start(*calls, run_id=run_id)
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
 
 
 def writes(path: str, content: str) -> tuple[str, dict[str, object]]:

@@ -236,7 +236,7 @@ async def test_a_cancel_closes_the_connection(runner: ToolRunner, web: WebServer
     run = await runner.start((tool, dict(arguments)))
     await web.gate.reached.wait()
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.harness.end_of(run).outcome == "cancelled"
     await web.left.wait()
     await until(lambda: runner.names() == ["a.txt"])

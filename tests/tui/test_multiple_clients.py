@@ -33,8 +33,8 @@ async def test_two_clients_show_the_same_conversation() -> None:
             await two.pilot.press("escape", "escape")
             await one.wait_for_text("Cancelled")
             await two.wait_for_text("Cancelled")
-            await one.wait_until(lambda: "2 here" in one.line("top-right"), "who else is there")
-            await two.wait_until(lambda: "2 here" in two.line("top-right"), "who was there before")
+            await one.wait_until(lambda: "2 clients" in one.line("top-right"), "the other client is shown")
+            await two.wait_until(lambda: "2 clients" in two.line("top-right"), "the earlier client is shown")
         await one.wait_until(lambda: "here" not in one.line("top-right"), "the other one has left")
 
 

@@ -489,7 +489,7 @@ async def test_cancelled_listing_closes_directory(tmp_path: Path, monkeypatch: p
     await runner.start(("ls", {}))
     assert await asyncio.to_thread(reached.wait, 30)
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     go.set()
     await until(lambda: descriptors() == before)
 

@@ -115,7 +115,7 @@ def set_(*, key: str, value: str, project: bool, cwd: str, data_dir: str | None)
 @click.option("--project", is_flag=True, help="Use the file of the project instead of yours.")
 @local_options
 def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
-    """Remove a setting or a table from your file or from that of the project."""
+    """Remove a setting or a table from a settings file."""
     from holdfast.config.toml_edit import unset_value
 
     with report_errors():
@@ -132,7 +132,7 @@ def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
 @click.option("--project", is_flag=True, help="Use the file of the project instead of yours.")
 @local_options
 def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
-    """Open your file or that of the project in $VISUAL or $EDITOR, and check it afterwards."""
+    """Open a settings file in $VISUAL or $EDITOR. The file is checked afterwards."""
     import shlex
     import subprocess
 

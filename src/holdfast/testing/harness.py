@@ -180,7 +180,7 @@ class Harness:
         """Cancel the runs of the session."""
         return await self.workspace.inputs.cancel(self.session)
 
-    async def quiet(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until the session is idle."""
         await self.workspace.engine.wait_until_idle(self.session)
 
