@@ -141,6 +141,17 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     assert seen == [{"n": 1}]
 
 
+async def test_a_hook_forces_no_request_in_a_run_that_approves_everything() -> None:
+    seen: list[dict[str, object]] = []
+    model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
+    hooks = FakeHooks(before=HookOutcome("ask", reason="are you sure"))
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, judge=lambda _: Verdict("ask"))
+    await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), yolo=True))
+    await until(lambda: bool(harness.ends() or harness.workspace.approvals.permissions))
+    assert seen == [{"n": 1}]
+    await harness.close()
+
+
 async def test_hooks_after_a_tool_add_text_for_the_model() -> None:
     hooks = FakeHooks(
         before=HookOutcome(context="before it"),
