@@ -167,7 +167,8 @@ if os.geteuid() == 0 and sys.argv[2:] != ["again"]:
 async def main():
     guard = Guard("tree")
     line = "read -r _ _ _ above _ < /proc/$PPID/stat; readlink /proc/$PPID/exe /proc/$above/exe /proc/$$/exe | wc -l"
-    running, _ = await Processes(guard, Path(sys.argv[1])).run(CommandLaunch(("/bin/bash", "-c", line), "/", dict(os.environ)))
+    launch = CommandLaunch(("/bin/bash", "-c", line), "/", dict(os.environ))
+    running, _ = await Processes(guard, Path(sys.argv[1])).run(launch)
     print(running.stdout.excerpt())
     await guard.close()
 
