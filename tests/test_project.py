@@ -28,6 +28,7 @@ PURE = (
     "bus/shared_backlog.py",
     "client/view.py",
     "client/events.py",
+    "cluster/lease.py",
     "config/merge.py",
     "config/validate.py",
     "http11/client_messages.py",

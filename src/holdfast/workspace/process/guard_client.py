@@ -149,6 +149,10 @@ class Tree:
         """Change how long processes left behind by the command may continue."""
         self._send_order(linger=linger)
 
+    def set_deadline(self, deadline: float | None) -> None:
+        """Freeze it at a time of the boot-time clock, or resume it if that is in the future. None: never."""
+        self._send_order(deadline=deadline)
+
     def kill_now(self) -> None:
         """Kill it by closing the connection, and ignore all further messages."""
         self._disconnect()
@@ -287,6 +291,7 @@ class Guard:
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._trees: set[Tree] = set()
         self._lost_trees: dict[int, tuple[Tree, TreeEnd]] = {}
+        self._deadline: float | None = None
         self._ready: asyncio.Future[Containment] | None = None
         self._is_waking = False
         self._is_closed = False
@@ -336,9 +341,23 @@ class Guard:
             "linger": command.linger,
             "number": self._count,
         }
+        if self._deadline is not None:
+            request["deadline"] = self._deadline
         request |= msgspec.to_builtins(command.bounds)
         self._send(request, (theirs.detach(), *descriptors))
         return tree
+
+    def set_deadline(self, deadline: float | None) -> None:
+        """Set the end of the lease of this server, a time of the boot-time clock (`guard_system.boot_time`).
+
+        At the deadline the supervisors freeze their trees, even if this process hangs; a later deadline resumes them.
+        A command that is started after the deadline waits for a later one. None, the default: no lease is needed.
+        """
+        self._deadline = deadline
+        # A command may have paused its supervisor.
+        self.wake()
+        for tree in self._trees:
+            tree.set_deadline(deadline)
 
     async def close(self) -> None:
         """Kill all running trees and end the guard process."""
