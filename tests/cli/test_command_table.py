@@ -185,7 +185,7 @@ ELSEWHERE = {
     ("models", "refresh"): "cli/test_models.py::test_a_refresh_lists_models_that_are_newer_than_the_catalogue",
     ("logs", "follow"): "cli/test_query_commands.py::test_logs_are_followed",
 }
-BY_HAND = {"run", "serve", "acp"}
+BY_HAND = {"run", "serve", "acp", "migrate"}
 """Commands whose options have a table of their own: `test_asked.py`, `test_run.py`, `test_run_faults.py`."""
 
 

@@ -3,6 +3,7 @@ reported, and the exit code.
 """
 
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from cli.fake_server import LOCATION, FakeServer, event
 from client.scripted_server import session_event
 from holdfast.cli import attach, server_connection
+from holdfast.cli import server as server_command
 from holdfast.cli.common import CommandError
 from holdfast.cli.run_client import run_command
 from holdfast.cli.run_client.run_arg_parser import RunArgs
@@ -425,3 +427,18 @@ def test_every_keyword_of_a_request_is_passed_on(name: str, monkeypatch: pytest.
     assert full.can_repeat
     assert full.query == ({"q": 3} if "query" in known else {})
     assert full.timeout == (4.0 if "seconds" in known else 30.0)
+
+
+@pytest.mark.parametrize(("listens", "expected"), [("yes", CommandError), ("no", TimedOut), ("tcp", TimedOut)])
+def test_an_unresponsive_server_is_named_if_it_can_be(listens: str, expected: type[Exception], tmp_path: Path) -> None:
+    """Without a process to name, the error is that of the request."""
+    path = str(tmp_path / "s")
+    address = ServerAddress(host="127.0.0.1", port=1) if listens == "tcp" else ServerAddress(path=path)
+    connection = ServerConnection(ServerLocation(address, "", can_be_started=False))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        if listens == "yes":
+            listener.listen()
+        with pytest.raises(expected) as caught, server_command._report_unresponsive(connection):
+            raise TimedOut
+    assert (f"kill -9 {os.getpid()}:" in str(caught.value)) is (listens == "yes")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client.every_event import TYPES, event_of
 from client.scripted_server import session_event
 from client.worlds import Harness
 from holdfast.client.events import StreamEvent, UnknownEvent, decode_event
@@ -370,3 +371,35 @@ def test_deltas_after_a_gap_belong_to_the_snapshot_that_follows() -> None:
     view.load(snapshot(90, messages=(message_of("a"),)), S1)
     assert view.apply(delta(1, "b"))
     assert text_of(view.messages(S1)[0]) == "ab"
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_an_event_that_the_view_does_not_show_changes_nothing(name: str) -> None:
+    """Only presence is received as a plain object; events without an effect have types of their own."""
+    view = View()
+    assert view.presence is None
+    view.apply(event_of(name, S1, 1))
+    assert view.presence is None
+    for kind in ("later", "", "presence"):
+        assert view.apply(StreamEvent(UnknownEvent(kind, {"a": 1}))) is (kind == "presence")
+        assert view.presence == ({"a": 1} if kind == "presence" else None)
+
+
+def test_a_notice_with_the_id_of_a_request_closes_only_this_request() -> None:
+    """Notices for Crush clients name the tool call, and close all of its requests."""
+
+    def asked(view: View) -> View:
+        for name, call in (("a", "c1"), ("b", "c1"), ("c", "c2")):
+            view.permissions[name] = {"id": name, "tool_call_id": call}
+        return view
+
+    rows: list[tuple[dict[str, object], list[str]]] = [
+        ({"id": "a", "tool_call_id": "c1"}, ["b", "c"]),
+        ({"id": "other"}, ["a", "b", "c"]),
+        ({"tool_call_id": "c1"}, ["c"]),
+        ({"tool_call_id": "c3"}, ["a", "b", "c"]),
+    ]
+    for notice, left in rows:
+        view = asked(View())
+        view._resolve_permission(notice)
+        assert list(view.permissions) == left, notice

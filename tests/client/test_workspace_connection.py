@@ -108,6 +108,8 @@ class Harness:
         self.modes: list[bool] = []
         self.open_connections = 0
         self.hangs = False
+        self.may_leave = asyncio.Event()
+        self.may_leave.set()
         self.address = ServerAddress(path="/first")
         self.client = client = SimpleNamespace(
             create_workspace=self._create, events=self._events, close=self._close, address=None
@@ -144,6 +146,7 @@ class Harness:
     async def _leave(self, workspace: str) -> None:
         if self.hangs:
             await asyncio.Event().wait()
+        await self.may_leave.wait()
         self.left.append(workspace)
 
     async def _close(self) -> None:
@@ -301,3 +304,16 @@ async def test_leaving_a_server_that_does_not_respond(monkeypatch: pytest.Monkey
     assert harness.left == ["closed"]
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "connection"]
     following.cancel()
+
+
+async def test_leaving_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(monkeypatch)
+    clock = Clock()
+    await harness.stay.enter()
+    harness.may_leave.clear()
+    leaving = start(harness.stay.leave())
+    await settle_down()
+    await clock.forward(0.9)
+    harness.may_leave.set()
+    await leaving
+    assert harness.left == ["w1", "closed"]

@@ -155,7 +155,7 @@ def _unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr("holdfast.storage.database.DirectoryLock", NoLock)
+    monkeypatch.setattr("holdfast.storage.data_directory.DirectoryLock", NoLock)
 
 
 def same_path(data: Path) -> Path:

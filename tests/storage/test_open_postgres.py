@@ -241,8 +241,6 @@ def test_asyncpg_is_imported_only_with_an_address() -> None:
 
 
 async def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("open_store", "postgres_ledger", "connection_pool", "asyncpg_errors"):
-        monkeypatch.delitem(sys.modules, f"holdfast.storage.postgres.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(StoreMisconfigured, match=r"pip install 'holdfast-agent\[postgres\]'"):
         await open_postgres(tmp_path, StoreAddress("postgresql://h/d"), 0)

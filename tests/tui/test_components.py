@@ -3,6 +3,7 @@
 import random
 from difflib import unified_diff
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from holdfast.domain.approvals import Choice, Question, QuestionKind
 from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.line_diff import changed_span, count_changes, diff_lines, pair_columns, parse_unified_diff
 from holdfast.domain.messages import (
@@ -42,6 +44,7 @@ from holdfast.tui.diff_render import DiffView
 from holdfast.tui.notifications import desktop_command, terminal_sequence
 from holdfast.tui.slash_commands import COMMANDS
 from holdfast.tui.themes import DARK, PLAIN, Palette
+from holdfast.tui.widgets.question_panel import QuestionPanel
 from tui.message_builders import CALL, drawn, message, shown
 
 # Changes.
@@ -285,3 +288,24 @@ def test_own_commands_have_unique_names_and_existing_actions() -> None:
     assert len({command.name for command in COMMANDS}) == len(COMMANDS)
     for command in COMMANDS:
         assert hasattr(HoldfastApp, f"action_{command.action}"), command.name
+
+
+QUESTION_ROWS: list[tuple[QuestionKind, list[str]]] = [
+    ("yes_no", ["1 Yes", "2 No"]),
+    ("single_choice", ["1 Red", "2 Blue: like the sea"]),
+    ("multi_choice", ["1 Red", "2 Blue: like the sea"]),
+    ("free_text", []),
+]
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+@pytest.mark.parametrize(("kind", "choices"), QUESTION_ROWS)
+def test_answers_offered_for_a_question(kind: QuestionKind, choices: list[str], is_single: bool) -> None:
+    """A single question is declined as a whole; one of several can be skipped."""
+    offered = (Choice("r", "Red"), Choice("b", "Blue", "like the sea")) if kind.endswith("choice") else ()
+    panel: Any = object()
+    rows = QuestionPanel._rows(panel, Question("q", kind, "?", choices=offered), is_single=is_single)
+    skip = [] if is_single else ["skip this question"]
+    assert [str(row.label) for row in rows] == [*choices, "in your own words …", *skip, "do not answer"]
+    ids = {"yes_no": ["yes", "no"], "free_text": []}.get(kind, ["r", "b"])
+    assert [row.value for row in rows] == [*ids, "\0words", *(["\0skip"] if skip else []), "\0dismiss"]

@@ -157,7 +157,7 @@ import asyncio, os, sys
 from pathlib import Path
 from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.sandbox.privileges import drop_capabilities
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 
 if os.geteuid() == 0 and sys.argv[2:] != ["again"]:
     # Root sees everything by its capabilities.
@@ -167,7 +167,8 @@ if os.geteuid() == 0 and sys.argv[2:] != ["again"]:
 async def main():
     guard = Guard("tree")
     line = "read -r _ _ _ above _ < /proc/$PPID/stat; readlink /proc/$PPID/exe /proc/$above/exe /proc/$$/exe | wc -l"
-    running, _ = await Processes(guard, Path(sys.argv[1])).run(Launch(("/bin/bash", "-c", line), "/", dict(os.environ)))
+    launch = CommandLaunch(("/bin/bash", "-c", line), "/", dict(os.environ))
+    running, _ = await Processes(guard, Path(sys.argv[1])).run(launch)
     print(running.stdout.excerpt())
     await guard.close()
 

@@ -7,8 +7,9 @@ import asyncio
 import logging
 import secrets
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.atomic_files import replace_file
 from holdfast.distribution_names import install_command
@@ -19,8 +20,12 @@ from holdfast.engine.ports import Ledger
 from holdfast.storage.data_directory import acquire_directory
 from holdfast.storage.database import DATABASE_NAME
 from holdfast.storage.postgres.store_address import StoreAddress
+from holdfast.storage.sqlite_ledger import SqliteLedger
 
-__all__ = ["PLACE_FILE", "ServerLedger", "open_postgres", "read_or_make_place"]
+if TYPE_CHECKING:
+    from holdfast.storage.postgres.copy_sqlite import Copied
+
+__all__ = ["PLACE_FILE", "ServerLedger", "copy_to_postgres", "open_postgres", "read_or_make_place"]
 
 PLACE_FILE = "place"
 """The file of the id of the place: the disks that are reached from this data directory."""
@@ -45,16 +50,10 @@ async def open_postgres(data_dir: Path, address: StoreAddress, wait: float) -> S
 
     Raises `StoreMisconfigured`, `StoreUnreachable` and the errors of the data directory.
     """
-    # Only a server with an address needs the package, and importing it takes longer than opening SQLite.
-    try:
-        from holdfast.storage.postgres.open_store import open_pool  # noqa: PLC0415 - see above
-        from holdfast.storage.postgres.postgres_ledger import PostgresLedger  # noqa: PLC0415 - see above
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
-        raise StoreMisconfigured(
-            f"The store on PostgreSQL needs the package asyncpg: {install_command('postgres')}"
-        ) from None
+    _require_asyncpg()
+    from holdfast.storage.postgres.open_store import open_pool  # noqa: PLC0415 - needs the extra
+    from holdfast.storage.postgres.postgres_ledger import PostgresLedger  # noqa: PLC0415 - needs the extra
+
     with ExitStack() as stack:
         acquire_directory(data_dir, stack)
         if (data_dir / DATABASE_NAME).exists():
@@ -63,6 +62,38 @@ async def open_postgres(data_dir: Path, address: StoreAddress, wait: float) -> S
         pool = await open_pool(address, wait)
         _log.info("the store is %s", address.shown)
         return PostgresLedger(pool, place, on_close=stack.pop_all().close)
+
+
+async def copy_to_postgres(data_dir: Path, address: StoreAddress) -> "list[Copied]":
+    """Copy the database of a data directory that no server uses. The workspaces get the place of the directory.
+
+    Raises `DataDirectoryBusy`, `StoreMisconfigured`, `StoreUnreachable` and other `StorageError`s.
+    """
+    _require_asyncpg()
+    from holdfast.storage.postgres.copy_sqlite import copy_workspaces  # noqa: PLC0415 - needs the extra
+    from holdfast.storage.postgres.open_store import (  # noqa: PLC0415 - needs the extra
+        connect_options,
+        connected,
+        prepare_database,
+    )
+
+    source = SqliteLedger(data_dir)
+    try:
+        options = connect_options(address)
+        await prepare_database(address, options, 0)
+        place = await asyncio.to_thread(read_or_make_place, data_dir)
+        async with connected(options | {"command_timeout": None}) as connection:
+            return await copy_workspaces(source, connection, place)
+    finally:
+        await source.close()
+
+
+def _require_asyncpg() -> None:
+    """Raise `StoreMisconfigured` if the package is missing. Only a server with an address needs it, and importing it
+    takes longer than opening SQLite.
+    """
+    if find_spec("asyncpg") is None:
+        raise StoreMisconfigured(f"The store on PostgreSQL needs the package asyncpg: {install_command('postgres')}")
 
 
 def read_or_make_place(data_dir: Path) -> str:

@@ -11,6 +11,7 @@ from holdfast.extensions.commands import (
     named_arguments,
     parse_command,
     parse_invocation,
+    split_words,
 )
 from holdfast.extensions.markdown_dir import MarkdownFile
 from holdfast.extensions.search_paths import Owner, SearchPath
@@ -196,3 +197,21 @@ def test_fields_that_need_trust_are_reported_with_line() -> None:
 
 def test_argument_names_are_unique_and_exclude_whole_text() -> None:
     assert named_arguments("$B $A $B $ARGUMENTS $1 $name") == ("B", "A")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        (" a  b\tc\n", ["a", "b", "c"]),
+        ("'a b' c", ["a b", "c"]),
+        ('x="a b"', ["x=a b"]),
+        ("a\\ b", ["a b"]),
+        # An unclosed quote is text.
+        ("don't  go\tthere\n", ["don't", "go", "there"]),
+        ('say "hi', ["say", '"hi']),
+        ("a \\", ["a", "\\"]),
+    ],
+)
+def test_words_of_the_arguments(text: str, words: list[str]) -> None:
+    assert split_words(text) == words

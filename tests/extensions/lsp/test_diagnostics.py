@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from holdfast.extensions.lsp.changed_file_scan import (
     FileChange,
@@ -149,3 +150,24 @@ def test_invalid_message_does_not_end_connection() -> None:
         assert session.handle(Incoming(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
     assert session.handle(Incoming("workspace/unheardOf", 1)) is NotImplemented
     assert session.diagnostics.count == 0
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2, 3, 4])
+def test_a_scan_is_bounded(tmp_path: Path, bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further directory is read once there are as many files; the scan is then incomplete."""
+    for name in ("a.py", "d/b.py", "d/e/c.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr("holdfast.extensions.lsp.changed_file_scan._MAX_FILES", bound)
+    found = scan_files(str(tmp_path))
+    assert (len(found.files), found.is_complete) == (min(bound, 3), bound > 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "source"), [({}, "server"), ({"source": "s"}, "s"), ({"code": 0}, "server 0"), ({"code": ""}, "server ")]
+)
+def test_the_source_of_a_diagnostic_has_the_reported_words_only(fields: dict[str, object], source: str) -> None:
+    spot = {"line": 0, "character": 0}
+    item = msgspec.convert({"range": {"start": spot, "end": spot}, "message": "m", **fields}, Diagnostic)
+    (shown,) = to_file_diagnostics("/a", "server", [(item, 0)])
+    assert shown.source == source

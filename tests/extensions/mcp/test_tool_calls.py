@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from extensions.mcp.in_memory_mcp import Context, McpFixture, Program, ends, hangs, now, run_scenario
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import BadRequest
-from holdfast.extensions.mcp.mcp_types import CallFailed
+from holdfast.extensions.mcp import mcp_tools
+from holdfast.extensions.mcp.extension import McpCommands
+from holdfast.extensions.mcp.mcp_types import CallFailed, ConnectionClosed
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 
@@ -297,5 +300,64 @@ def test_instructions_remain_while_server_is_disconnected(tmp_path: Path) -> Non
         fixture.last.end(1)
         await fixture.wait_for_state("error")
         assert fixture.mcp.notes() == (note,)
+
+    run_scenario(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("is_ended", "state", "reason", "own_reason", "expected"),
+    [
+        (False, "connected", "", "", "broke off its answer to go. It is gone. Whether"),
+        (True, "connected", "", "It ended.", "disconnected while go was running. It ended. It is started"),
+        (False, "error", "It said no.", "It ended.", "disconnected while go was running. It said no. It is started"),
+        (True, "error", "", "", "disconnected while go was running. It is gone. It is started"),
+    ],
+)
+async def test_the_reason_of_a_lost_connection(
+    is_ended: bool, state: str, reason: str, own_reason: str, expected: str
+) -> None:
+    """One that still runs has only broken off this answer; otherwise the most exact known reason is named."""
+
+    async def wait_disconnected() -> None:
+        return
+
+    server: Any = SimpleNamespace(
+        name="s", status=SimpleNamespace(state=state, reason=reason), wait_disconnected=wait_disconnected
+    )
+    connection: Any = SimpleNamespace(ended=asyncio.Event(), reason=own_reason)
+    if is_ended:
+        connection.ended.set()
+    message = await mcp_tools._lost_connection_message(server, connection, "go", ConnectionClosed("It is gone."))
+    assert message.startswith(f"The MCP server s {expected}")
+    assert message.endswith("Whether the tool had effects is not known.")
+
+
+def test_prompts_are_commands(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.items["prompts"] = [
+            {
+                "name": "tell",
+                "description": "Tells.",
+                "arguments": [{"name": "city", "required": True}, {"name": "day"}],
+            }
+        ]
+        asked: list[Json] = []
+
+        def get(_: Program, message: Json) -> Json:
+            asked.append(message["params"])
+            content = {"type": "text", "text": "Tell me."}
+            return {"result": {"messages": [{"role": "user", "content": content}]}}
+
+        fixture.methods["prompts/get"] = get
+        await fixture.wait_for_state("connected")
+        commands = McpCommands(fixture.mcp)
+        assert [(item.name, item.source, item.hint) for item in commands.commands()] == [
+            ("s:tell", "mcp", "<city> [day]"),
+        ]  # fmt: skip
+        assert await commands.expand("s:tell", "Oslo", {"day": "today"}) == "Tell me."
+        assert [(item["name"], item["arguments"]) for item in asked] == [("tell", {"city": "Oslo", "day": "today"})]
+        for name in ("tell", "s", "s:", "s:other", "t:tell", ":tell"):
+            assert await commands.expand(name, "Oslo", {}) is None, name
+        assert len(asked) == 1
 
     run_scenario(tmp_path, scenario)

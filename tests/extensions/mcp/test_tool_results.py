@@ -4,11 +4,13 @@ import base64
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extensions.mcp.json_strategies import anything
 from holdfast.domain.extensions import McpContents
+from holdfast.extensions.mcp import tool_results
 from holdfast.extensions.mcp.tool_results import (
     MAX_MEDIA_BYTES,
     MAX_TEXT,
@@ -146,3 +148,12 @@ def test_any_input_becomes_result(result: dict[str, Any], takes_media: bool) -> 
     assert len(outcome.content) <= MAX_TEXT + 100
     resource_contents(result)
     prompt_text(result)
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [("", 0), ("YQ==", 1), ("YWJj", 3), ("YW\nJj\r\n YWJj", 6), ("YQ", 0), ("Y*Q=", 0), ("Zoë", 0), (None, 0), (5, 0)],
+)
+def test_the_size_of_base64_data(data: object, size: int) -> None:
+    """Encoders break lines; data that cannot be decoded have no size."""
+    assert tool_results._size(data) == size

@@ -1,7 +1,7 @@
 """The connections to PostgreSQL of one server."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -37,6 +37,11 @@ class Connection(Protocol):
 
     async def execute(self, statement: str, *arguments: object) -> str:
         """Execute a statement and return its status."""
+
+    async def copy_records_to_table(
+        self, table: str, *, schema_name: str, columns: Sequence[str], records: Sequence[tuple[Any, ...]]
+    ) -> str:
+        """Append rows with COPY."""
 
     def transaction(self) -> AbstractAsyncContextManager[object]:
         """Return a context manager that runs a transaction."""

@@ -21,7 +21,15 @@ from holdfast.storage.postgres.postgres_schema import migrate
 from holdfast.storage.postgres.store_address import StoreAddress
 from holdfast.storage.postgres.store_report import StoreReport
 
-__all__ = ["MIN_VERSION", "connect_options", "connected", "open_pool", "report_of", "through_transaction_pooler"]
+__all__ = [
+    "MIN_VERSION",
+    "connect_options",
+    "connected",
+    "open_pool",
+    "prepare_database",
+    "report_of",
+    "through_transaction_pooler",
+]
 
 MIN_VERSION = 15
 _RETRY_SECONDS = 0.5
@@ -71,6 +79,17 @@ async def open_pool(address: StoreAddress, wait: float) -> Pool:
     `StoreUnreachable` if PostgreSQL did not answer within `wait` seconds.
     """
     options = connect_options(address)
+    await prepare_database(address, options, wait)
+    pool = Pool(options, address.shown)
+    try:
+        await pool.open()
+    except ERRORS as error:
+        raise _unreachable(address, type(error).__name__) from None
+    return pool
+
+
+async def prepare_database(address: StoreAddress, options: dict[str, Any], wait: float) -> None:
+    """Check the database and migrate its schema, as `open_pool` does."""
     deadline = asyncio.get_running_loop().time() + wait
     is_first = True
     while True:
@@ -78,28 +97,30 @@ async def open_pool(address: StoreAddress, wait: float) -> Pool:
             async with connected(options) as connection:
                 await _check(connection, options)
                 await migrate(connection)
-            pool = Pool(options, address.shown)
-            await pool.open()
-            return pool
+            return
         except (*ERRORS, ValueError) as error:
             _raise_if_permanent(error)
             reason = type(error).__name__
         if asyncio.get_running_loop().time() >= deadline:
-            raise StoreUnreachable(
-                f"PostgreSQL cannot be reached ({address.shown}, {reason}): check the address and that it runs, "
-                "or wait longer with --wait."
-            )
+            raise _unreachable(address, reason)
         if is_first:
             _log.warning("PostgreSQL cannot be reached (%s, %s): trying for %g s", address.shown, reason, wait)
             is_first = False
         await asyncio.sleep(_RETRY_SECONDS)
 
 
+def _unreachable(address: StoreAddress, reason: str) -> StoreUnreachable:
+    return StoreUnreachable(
+        f"PostgreSQL cannot be reached ({address.shown}, {reason}): check the address and that it runs, "
+        "or wait longer with --wait."
+    )
+
+
 @asynccontextmanager
 async def connected(options: dict[str, Any]) -> AsyncIterator[Connection]:
     """Yield a connection of its own. Raises the errors of asyncpg."""
     connection = await asyncpg.connect(
-        **{"timeout": CONNECT_SECONDS, **options}, statement_cache_size=0, command_timeout=4 * CONNECT_SECONDS
+        **{"timeout": CONNECT_SECONDS, "command_timeout": 4 * CONNECT_SECONDS, **options}, statement_cache_size=0
     )
     try:
         yield connection
