@@ -16,6 +16,7 @@ from holdfast.domain.approvals import (
     QuestionRequest,
     Verdict,
 )
+from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.events import AgentNotice, PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Binary, BinaryPart, Message, ToolResult, ToolResultPart
@@ -278,3 +279,26 @@ def test_call_that_was_cut_off_is_sent_as_finished() -> None:
     call = call_part("c1", '{"a":', finished=False)
     sent = conversation((message("user", text_part("go")), message("assistant", call, id="a1")), PLAIN)[1]
     assert [(item.input, item.finished) for item in sent.tool_calls] == [("{}", True)]
+
+
+def test_a_response_whose_end_cannot_be_stored_is_in_the_snapshot_once() -> None:
+    """It belongs to the messages of the ended turn; it is not streamed any more."""
+
+    async def main() -> None:
+        ledger = GatedLedger()
+        model = GatedModel(ScriptedModel([Step((Say("one two"),))]))
+        model.midway.shut()
+        harness = await Harness.open(model, ledger=ledger)
+        await harness.prompt("go", "r1")
+        await model.midway.reached.wait()
+        engine = harness.workspace.engine
+        assert len(engine.open_messages(harness.session)) == 1
+        ledger.refused = (EndRun,)
+        with pytest.raises(StorageUnavailable):
+            await harness.cancel()
+        await until(lambda: engine.storage_fails)
+        assert engine.open_messages(harness.session) == []
+        ledger.refused = ()
+        await harness.wait_until_idle()
+
+    in_virtual_time(main)

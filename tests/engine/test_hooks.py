@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.helpers import PATIENT, results_of
+from engine.helpers import PATIENT, fixed_tool, results_of
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
@@ -139,6 +139,16 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     assert await asks.grant(ask.id, "allow")
     await harness.wait_until_idle()
     assert seen == [{"n": 1}]
+
+
+async def test_a_hook_that_allows_a_call_answers_for_a_tool_that_requests_nothing() -> None:
+    model = ScriptedModel([Step((Call("todos"),)), DONE])
+    hooks = FakeHooks(before=HookOutcome("allow"))
+    harness = await Harness.open(model, tools=[fixed_tool("todos")], hooks=hooks, judge=lambda _: Verdict("ask"))
+    await harness.prompt("go", "r1")
+    await until(lambda: bool(harness.ends() or harness.workspace.approvals.permissions))
+    assert harness.end_of("r1").text == "done"
+    await harness.close()
 
 
 async def test_a_hook_forces_no_request_in_a_run_that_approves_everything() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from holdfast.domain.settings import Settings
+from holdfast.domain.settings import Selection, Settings
 from holdfast.providers.model_registry import ModelChoice, ModelRegistry
 from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.runtime import model_selection
 from holdfast.runtime.model_selection import ModelSources, SelectedModels, Size
 from holdfast.testing.gates import Gate, start
 from runtime.model_selection_home import GROQ_LARGE, ModelSelectionHome, refusal
@@ -42,6 +43,24 @@ async def test_change_takes_effect_with_the_next_call_and_can_be_reverted(home: 
     assert (await home.models.large()) is not first
     home.set()
     assert await home.models.large() is first, "its open connections are reused"
+
+
+async def test_the_model_that_was_unused_for_longest_is_dropped(
+    home: ModelSelectionHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_selection, "_MAX_MODELS", 2)
+    home.environment |= {"GROQ_API_KEY": "k", "DEEPSEEK_API_KEY": "k", "CEREBRAS_API_KEY": "k"}
+    first = await home.models.named("groq/openai/gpt-oss-20b")
+    await home.models.named(GROQ_LARGE)
+    assert await home.models.named("groq/openai/gpt-oss-20b") is first
+    await home.models.named("cerebras/gpt-oss-120b")
+    assert await home.models.named("groq/openai/gpt-oss-20b") is first
+
+
+async def test_an_empty_selection_is_stored_as_it_is(home: ModelSelectionHome) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    for selection in (Selection(), Selection(temperature=0.5), Selection(provider="groq")):
+        assert await home.models.check(selection) == selection
 
 
 async def test_a_key_that_is_stored_meanwhile_is_found(home: ModelSelectionHome) -> None:

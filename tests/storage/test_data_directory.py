@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, DataDirectoryBusy, StorageError, StorageUnavailable
+from holdfast.storage.data_directory import preallocate_wal
 from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner
 
@@ -258,3 +259,14 @@ async def test_refused_directory_can_be_used_after_a_repair(tmp_path: Path) -> N
     ledger = SqliteLedger(tmp_path)
     assert len(await ledger.open_runs((await ledger.open_workspace("/home/ada/project")).id)) == 50
     await ledger.close()
+
+
+def test_a_full_disk_leaves_no_descriptor_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "holdfast.db-wal").touch()
+    monkeypatch.setattr(os, "pwrite", full)
+    before = os.listdir("/proc/self/fd")
+    preallocate_wal(tmp_path / "holdfast.db")
+    assert os.listdir("/proc/self/fd") == before
