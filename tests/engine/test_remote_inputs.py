@@ -539,6 +539,14 @@ async def test_a_failing_read_is_repeated() -> None:
                 raise StorageUnavailable
             return await super().events_after(workspace, cursor, limit)
 
+        async def inputs_after(
+            self, workspace: WorkspaceId, epoch: int, cursor: int, limit: int
+        ) -> Sequence[tuple[int, bytes]]:
+            if self.failures:
+                self.failures -= 1
+                raise StorageUnavailable
+            return await super().inputs_after(workspace, epoch, cursor, limit)
+
     ledger = Failing()
     harness, node = await opened(gated_model(), ledger)
     await node.prompt("r1")
