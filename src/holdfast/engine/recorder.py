@@ -93,6 +93,11 @@ class Recorder:
         self._ticket = 0
         self._is_writing = False
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other nodes store inputs for this workspace."""
+        return self._inbox is not None
+
     def put(
         self,
         *operations: Operation,
