@@ -1,4 +1,4 @@
-"""What Holdfast costs, beside what the machine alone can do. Run with `scripts/bench`."""
+"""Benchmarks: the cost of Holdfast beside the limits of the machine. Run with `scripts/bench`."""
 
 import sys
 from pathlib import Path

@@ -13,6 +13,7 @@ from bench import (
     files,
     hangup,
     memory,
+    postgres,
     providers,
     recovery,
     start,
@@ -39,6 +40,7 @@ _ALL: dict[str, Callable[[], list[Figure]]] = {
     "tui": tui.measure,
     "web": web.measure,
     "extensions": extensions.measure,
+    "postgres": postgres.measure,
 }
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"table": table.main, "chart": chart.main}
 

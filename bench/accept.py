@@ -1,4 +1,4 @@
-"""Many prompts that are accepted at once, in process: how well they share synced commits."""
+"""Accepting many prompts at once, in process: the number of prompts per synced commit."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ async def _submit(on: WorkspaceUnderTest, session: SessionId) -> Run:
 
 
 async def _together(on: WorkspaceUnderTest, bare: BareStore, held: list[SessionId]) -> list[tuple[float, float]]:
-    """Many at once: until the last is answered. They wait behind runs that are held, so nothing else is done."""
+    """Submit many prompts at once and wait for the last response. Earlier runs are held, so no other work is done."""
     pairs = []
     for _ in range(ROUNDS):
         limit = median(bare.commit() for _ in range(5))
@@ -39,14 +39,14 @@ async def _together(on: WorkspaceUnderTest, bare: BareStore, held: list[SessionI
 
 
 async def _clear(on: WorkspaceUnderTest, held: list[SessionId]) -> None:
-    """End all that waits, so that no queue grows from round to round."""
+    """Cancel the waiting runs, so that no queue grows from round to round."""
     await asyncio.gather(*(on.workspace.inputs.clear(session) for session in held))
-    # A clear is answered when it is stored; this comes after the ends of what it covers, which are written then.
+    # The clear returns when it is stored; this write follows the ends of the runs that it covers.
     await on.workspace.engine.recorder.put(sync=False)
 
 
 async def _steady(on: WorkspaceUnderTest, bare: BareStore, held: list[SessionId]) -> Figure:
-    """Accepted per second when each of many submitters asks again as soon as it is answered."""
+    """Return accepts per second when each of many submitters sends its next prompt after the response."""
 
     async def ask(session: SessionId) -> None:
         for _ in range(EACH):

@@ -43,7 +43,7 @@ def _deltas(count: int) -> list[MessageDeltaEvent]:
 
 
 async def _turns(count: int) -> None:
-    """Let every reader come to the point where it waits."""
+    """Run the loop until every reader waits."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -98,7 +98,7 @@ async def _deliver_bare(readers: int, count: int) -> float:
 
 
 async def _publish_cost(lagging: int) -> float:
-    """Microseconds per event while `lagging` readers stand still and never take."""
+    """Return microseconds per event while `lagging` readers take no events."""
     bus = _bus()
     subscriptions = [bus.subscribe(None) for _ in range(lagging)]
     for subscription in subscriptions:
@@ -111,7 +111,7 @@ async def _publish_cost(lagging: int) -> float:
 
 
 def measure() -> list[Figure]:
-    """The best of three of everything: what disturbs a measurement only ever makes it slower."""
+    """Return the best of three results per row: disturbances only make a measurement slower."""
     figures = []
     gc.collect()
     for readers in READERS:

@@ -1,4 +1,4 @@
-"""What it costs to have ten MCP servers and three language servers: nothing, until they are used, and nothing idle."""
+"""The cost of ten MCP servers and three language servers: none until they are used, and none while idle."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ for line in sys.stdin:
 
 
 def _furnish(root: Path) -> None:
-    """The settings of somebody who has many servers."""
+    """Write settings with many servers."""
     settings = root / ".config/crush/crush.json"
     settings.parent.mkdir(parents=True)
     mcp = {f"m{number}": {"command": sys.executable, "args": ["-c", _MCP_SERVER]} for number in range(10)}
@@ -55,7 +55,7 @@ def _furnish(root: Path) -> None:
 
 
 def _leave(_: Path) -> None:
-    """The settings of somebody who has none."""
+    """Write settings without servers."""
 
 
 def _answered(*, prepare: bool) -> float:
@@ -77,7 +77,7 @@ def _first_turn(*, prepare: bool) -> float:
 
 
 def _idle(*, prepare: bool) -> float:
-    """Milliseconds of processor time in a second in which nothing happens."""
+    """Return milliseconds of processor time in an idle second."""
     with served(prepare=_furnish if prepare else _leave) as server:
         server.wait_for_answer("/v1/version", over_tcp=False)
         client = RawClient(server, over_tcp=False)
@@ -96,7 +96,7 @@ def _idle(*, prepare: bool) -> float:
 
 
 def _until_ready(client: RawClient, languages: int, tools: int) -> None:
-    """Stopped or idle ones cost nothing anyway."""
+    """Wait until the servers are ready: stopped or idle ones cost nothing anyway."""
     wanted = (("lsps", 2, languages), ("mcp/states", "connected", tools))
     while not all(
         sum(info["state"] == state for info in json.loads(client.get(what)).values()) == n for what, state, n in wanted
@@ -109,7 +109,7 @@ def _pause(seconds: float) -> None:
 
 
 def measure() -> list[Figure]:
-    """Each with and without, in turns."""
+    """Measure with and without servers, alternately."""
     answers = [(_answered(prepare=True), _answered(prepare=False)) for _ in range(TIMES)]
     turns = [(_first_turn(prepare=True), _first_turn(prepare=False)) for _ in range(TIMES)]
     idle = median(_idle(prepare=True) for _ in range(2))

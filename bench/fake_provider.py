@@ -32,8 +32,8 @@ def _chunk(data: bytes) -> bytes:
 
 def _token(text: str) -> bytes:
     choice = f'{{"index":0,"delta":{{"content":"{text} "}},"logprobs":null,"finish_reason":null}}'
-    said = f'{{"id":"c1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{choice}]}}'
-    return _chunk(f"data: {said}\n\n".encode())
+    output = f'{{"id":"c1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{choice}]}}'
+    return _chunk(f"data: {output}\n\n".encode())
 
 
 _END = (

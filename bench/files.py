@@ -1,4 +1,4 @@
-"""What a call of a file tool costs on a repository of 6,000 files, with the bare program beside it."""
+"""The cost of file tool calls in a repository of 6,000 files, beside the bare program."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ _WORDS = tuple("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda 
 
 
 class _Context:
-    """A run that remembers what was read and does nothing else."""
+    """A tool context that records read marks and does nothing else."""
 
     session_id, run_id = SessionId("s"), RunId("r")
     message_id, tool_call_id = MessageId("m"), ToolCallId("c")
@@ -61,11 +61,11 @@ class _Context:
 
 
 def _build(root: Path) -> None:
-    dice = random.Random(6)
+    rng = random.Random(6)
     for number in range(FILES):
         folder = root / f"d{number % 60:02}" / f"e{number % 7}"
         folder.mkdir(parents=True, exist_ok=True)
-        lines = [" ".join(dice.choices(_WORDS, k=8)) for _ in range(60)]
+        lines = [" ".join(rng.choices(_WORDS, k=8)) for _ in range(60)]
         lines[number % 60] += " needle" if number % 300 == 0 else ""
         (folder / f"f{number}.txt").write_text("\n".join(lines) + "\n")
     (root / ".gitignore").write_text("build/\n*.log\n")

@@ -1,5 +1,5 @@
-"""How long after a cancel a provider sees its connection closed: for each way to reach one, before its answer and in
-the middle of it. Provider and adapter share a process, so nothing but the adapter is between.
+"""Time from a cancel until the provider sees its connection closed: for each adapter, before the response and in
+the middle of it. Provider and adapter share a process, so only the adapter is measured.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ async def _rest(stream: AsyncGenerator[StreamPart, None]) -> None:
 
 
 async def _once(kind: str, *, early: bool) -> float:
-    """Seconds from the cancel to the moment at which the provider knows."""
+    """Return the seconds from the cancel until the provider detects it."""
     gate, tasks = Gate(), TaskOwner()
     reply = Reply(raw=(b"",), before_head=gate) if early else Reply((Say(("one",)), gate, Say(("two",))))
     async with ModelServer([reply]) as server:
@@ -79,14 +79,14 @@ async def _once(kind: str, *, early: bool) -> float:
 
 
 async def _worst(kind: str) -> float:
-    # Bedrock's frames are of another kind; the tests hang up on it in the middle too.
+    # Bedrock's frames have another format; a cancel in the middle of its responses is covered by tests.
     phases = (True,) if kind == "bedrock" else (True, False)
     await _once(kind, early=True)
     return max([await _once(kind, early=early) for early in phases for _ in range(TRIES)])
 
 
 async def _bare() -> float:
-    """A connection closed by one who does nothing else."""
+    """Measure a plain connection that is closed by a process without other work."""
     gate = Gate()
     async with ModelServer([Reply((), before_head=gate)]) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", int(server.root.rpartition(":")[2]))

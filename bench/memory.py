@@ -37,7 +37,7 @@ def _resident() -> int:
 
 
 async def _fill(count: int) -> int:
-    """Resident bytes when that many sessions have had a run each, and are idle."""
+    """Return the resident bytes with this many idle sessions that have had one run each."""
     model = model_saying(words(20))
     async with workspace_under_test(model) as on:
         for start in range(0, count, _AT_ONCE):
@@ -58,7 +58,7 @@ def _in_a_process(count: int) -> int:
 
 
 def _after_turns(server: ServerProcess) -> tuple[float, float]:
-    """Memory in MiB of an idle server, and after sessions with a turn each."""
+    """Return the memory of an idle server, and after sessions with a turn each, in MiB."""
     server.wait_for_answer()
     idle = server.resident()
     subject = Subject(server, over_tcp=True)
@@ -107,7 +107,7 @@ async def _retire(client: Client) -> None:
 
 
 async def _grow(server: ServerProcess, workspaces: int, prompts: int) -> tuple[float, float, float]:
-    """Memory in MiB of a server after a first workspace, after many, and when all are closed."""
+    """Return the memory of a server after a first workspace, after many, and when all are closed, in MiB."""
     await asyncio.to_thread(server.wait_for_answer)
     await _retire(await _work(server, "first", 5))
     before = server.resident()

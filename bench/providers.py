@@ -1,10 +1,10 @@
-"""What a piece of a model's answer costs on its way from the provider's socket: paced, and in a burst.
+"""The cost of one piece of a model's response on its way from the provider's socket: paced, and in a burst.
 
-The provider is a process of its own. Alone means that nobody does anything with the parts; end to end, that they
-go through the engine to the socket of one reader, who is a process of its own too. The limit is a bare relay: the
-same bytes, taken from one socket as they come and written to the other, unread. Paced, each piece comes by itself
-and wakes everybody; that wake-up is in all the figures, and on many machines it is the most of them. For comparison
-the last rows have the same bytes read by httpx2 and decoded by msgspec.
+The provider is a separate process. "Alone" means that the parts are not used; "end to end", that they pass through the
+engine to the socket of one reader, which is a separate process too. The limit is a relay that copies the same bytes
+from one socket to the other without parsing them. When paced, each piece arrives alone and wakes every process; all
+figures include this wake-up, which is the largest share on many machines. For comparison the last rows have the same
+bytes read by httpx2 and decoded by msgspec.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ while connection.recv(65536):
 
 
 class OneModel:
-    """Hands out the model to every run."""
+    """Provides the same model to every run."""
 
     def __init__(self, model: CompatibleModel) -> None:
         self._model = model
@@ -120,7 +120,7 @@ def provider(count: int, pause: float) -> Iterator[str]:
 
 @contextmanager
 def _process(script: str, *arguments: str) -> Iterator[str]:
-    """A process of its own, and the first line it says."""
+    """Start a process and return it with its first output line."""
     process = subprocess.Popen([sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -148,7 +148,7 @@ async def _alone(url: str) -> float:
 
 
 async def _floor(url: str, client: httpx2.AsyncClient) -> float:
-    """httpx2 reads, msgspec decodes, nobody listens."""
+    """Read with httpx2 and decode with msgspec, without subscribers."""
     decoder = msgspec.json.Decoder()
     began, rest = time.process_time(), b""
     async with client.stream("POST", f"{url}/chat/completions", json={}) as response:
@@ -161,7 +161,7 @@ async def _floor(url: str, client: httpx2.AsyncClient) -> float:
 
 
 class _Relay(asyncio.Protocol):
-    """Hands on what comes, unread."""
+    """Relays bytes without parsing them."""
 
     def __init__(self, to: asyncio.WriteTransport | None) -> None:
         self._to = to
@@ -187,7 +187,7 @@ async def _relayed(url: str, to: asyncio.WriteTransport | None) -> float:
 
 
 async def _adapter(count: int, pause: float) -> tuple[float, float, float]:
-    """Microseconds for each piece: the adapter's, those of a relay to nowhere, and httpx2's."""
+    """Return microseconds per piece: of the adapter, of a relay without a reader, and of httpx2."""
     with provider(count, pause) as url:
         async with httpx2.AsyncClient(timeout=60) as client:
             await _alone(url)
@@ -204,10 +204,10 @@ def _per_piece(seconds: Sequence[float], count: int) -> float:
 
 
 async def _write(bus: Bus, path: Path) -> None:
-    """What the server does for a reader: frames, joined, to a socket."""
+    """Write joined frames to a socket, as the server does for a reader."""
     _, writer = await asyncio.open_unix_connection(str(path))
-    heard = bus.subscribe(None)
-    while frames := await heard.take():
+    received = bus.subscribe(None)
+    while frames := await received.take():
         writer.write(b"".join(frame(item.body, item.number) for item in frames))
         await writer.drain()
     writer.close()
@@ -235,7 +235,7 @@ async def _turn(on: WorkspaceUnderTest, session: SessionId) -> float:
 
 @asynccontextmanager
 async def _nowhere(on: WorkspaceUnderTest) -> AsyncIterator[asyncio.WriteTransport]:
-    """A second reader, for the relay."""
+    """Return the socket of a second reader, for the relay."""
     path = on.path / "relay.sock"
     with _process(_READER, str(path)):
         _, writer = await asyncio.open_unix_connection(str(path))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bench.servers import ServerProcess
-from holdfast.client.server_address import Address, build_request
+from holdfast.client.server_address import ServerAddress, build_request
 from holdfast.http11.client_messages import ResponseParser
 
 __all__ = ["END", "STAMP", "TOKEN", "RawClient", "Readers", "RequestConnection"]
@@ -25,7 +25,7 @@ STAMP = re.compile(rb"@(\d+\.\d{9}) ")
 Received = Callable[[socket.socket, bytes], None]
 
 
-def _connect(address: Address) -> socket.socket:
+def _connect(address: ServerAddress) -> socket.socket:
     if address.path:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address.path)
@@ -38,7 +38,7 @@ def _connect(address: Address) -> socket.socket:
 class RequestConnection:
     """One connection for requests, one at a time."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         self._address = address
         self.socket = _connect(address)
 

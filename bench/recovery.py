@@ -1,4 +1,4 @@
-"""How long a workspace with many sessions takes to be ready again after its server was killed."""
+"""Time until a workspace with many sessions is ready again after its server was killed."""
 
 import shutil
 import time

@@ -58,6 +58,8 @@ def _make(path: Path, files: int) -> None:
             (path / name).write_text("changed = True\n")
         for number in range(_UNTRACKED):
             (path / f"untracked{number:03}.py").write_text("new = True\n")
+    # Otherwise the disk is busy with these files for another half a minute, and the commits that are measured wait.
+    os.sync()
 
 
 def _git(path: Path, *arguments: str) -> None:

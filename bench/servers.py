@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.fake_provider import SMALL_MODEL
 from bench.repositories import copy_small, temporary_directory
-from holdfast.client.server_address import Address, build_request
+from holdfast.client.server_address import ServerAddress, build_request
 from holdfast.client.server_launcher import locate
 
 __all__ = [
@@ -76,13 +76,13 @@ def free_port() -> int:
 class ServerProcess:
     """A server under test."""
 
-    def __init__(self, root: Path, process: subprocess.Popen[bytes], began: float, tcp: Address) -> None:
+    def __init__(self, root: Path, process: subprocess.Popen[bytes], began: float, tcp: ServerAddress) -> None:
         self.root = root
         self.project = root / "project"
         self.began = began
         """Time of the spawn, on the clock of `time.perf_counter`."""
         self.process = process
-        self.unix = Address(path=locate(environment=environment(root)).usual)
+        self.unix = ServerAddress(path=locate(environment=environment(root)).usual)
         self.tcp = tcp
 
     @property
@@ -192,7 +192,7 @@ def served(*command: str, settings: str = _DEMO, prepare: Callable[[Path], None]
         file = root / ".config/holdfast/config.toml"
         file.parent.mkdir(parents=True)
         file.write_text(settings)
-        tcp = Address(host="127.0.0.1", port=free_port(), token=_write_token(root))
+        tcp = ServerAddress(host="127.0.0.1", port=free_port(), token=_write_token(root))
         prepare(root)
         serve = ("-P", "-m", "holdfast", "serve", "--host", f"tcp://{tcp.authority}")
         with _spawned(root, tcp, command or serve) as server:
@@ -203,7 +203,7 @@ def served(*command: str, settings: str = _DEMO, prepare: Callable[[Path], None]
 def served_floor(provider: Provider) -> Iterator[ServerProcess]:
     """Spawn the floor and do not wait for it."""
     with _home() as root:
-        tcp = Address(host="127.0.0.1", port=free_port(), token=secrets.token_urlsafe(32))
+        tcp = ServerAddress(host="127.0.0.1", port=free_port(), token=secrets.token_urlsafe(32))
         path = Path(locate(environment=environment(root)).usual)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         command = ("-m", "bench.floor", str(path), str(tcp.port), tcp.token, provider.url)
@@ -232,7 +232,7 @@ def _write_token(root: Path) -> str:
 
 
 @contextmanager
-def _spawned(root: Path, tcp: Address, command: tuple[str, ...]) -> Iterator[ServerProcess]:
+def _spawned(root: Path, tcp: ServerAddress, command: tuple[str, ...]) -> Iterator[ServerProcess]:
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, *command], env=environment(root), stderr=subprocess.DEVNULL)
     try:

@@ -12,7 +12,7 @@ from bench.plan import Plan
 from bench.repositories import temporary_directory
 from bench.servers import Provider, ServerProcess, environment, free_port, served
 from bench.turn_rows import Subject
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.lock_owner import LOCK_NAME, directory_id
 from holdfast.server.http.listen import UnixListener
 
@@ -37,7 +37,7 @@ def _ran(root: Path, *command: str) -> float:
 
 def _bare_start() -> float:
     """Seconds until the bare process has answered over TCP."""
-    address = Address(host="127.0.0.1", port=free_port())
+    address = ServerAddress(host="127.0.0.1", port=free_port())
     began = time.perf_counter()
     with subprocess.Popen([sys.executable, "-m", "bench.bare_process", str(address.port)]) as process:
         return ServerProcess(temporary_directory(), process, began, address).wait_for_answer()
@@ -104,38 +104,38 @@ def measure_runs(provider: Provider, plan: Plan) -> list[Figure]:
 
 
 def _cold() -> float:
-    with served("-c", "pass") as nobody:
-        nobody.process.wait()
-        took = _ran(nobody.root, "-m", "holdfast", "run", "words=20")
-        _ran(nobody.root, "-m", "holdfast", "server", "stop", "--force")
+    with served("-c", "pass") as unknown_user:
+        unknown_user.process.wait()
+        took = _ran(unknown_user.root, "-m", "holdfast", "run", "words=20")
+        _ran(unknown_user.root, "-m", "holdfast", "server", "stop", "--force")
     return took
 
 
 def _to_the_wire() -> float:
-    """Until the prompt of `holdfast run` is on the wire, to somebody who answers at once."""
-    with served("-c", "pass") as nobody:
-        nobody.process.wait()
-        listener = UnixListener(nobody.unix.path)
+    """Return the seconds until `holdfast run` has sent its prompt to a server that responds immediately."""
+    with served("-c", "pass") as unknown_user:
+        unknown_user.process.wait()
+        listener = UnixListener(unknown_user.unix.path)
         listener.socket.listen()
-        data = nobody.root / ".local" / "share" / "holdfast"
+        data = unknown_user.root / ".local" / "share" / "holdfast"
         data.mkdir(parents=True, exist_ok=True)
         (data / LOCK_NAME).write_text(f"1\n{listener.path}\n")
-        heard: list[float] = []
-        thread = threading.Thread(target=_play, args=(listener, heard, directory_id(data)))
+        received: list[float] = []
+        thread = threading.Thread(target=_play, args=(listener, received, directory_id(data)))
         thread.start()
         began = time.perf_counter()
         command = [sys.executable, "-m", "holdfast", "run", "hello"]
-        project, known = nobody.root / "project", environment(nobody.root)
+        project, known = unknown_user.root / "project", environment(unknown_user.root)
         process = subprocess.Popen(command, env=known, cwd=project, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         thread.join()
         process.kill()
         process.wait()
         listener.close()
-        return heard[0] - began
+        return received[0] - began
 
 
-def _play(listener: UnixListener, heard: list[float], data_id: str) -> None:
-    """As much of a server as a run needs up to its prompt."""
+def _play(listener: UnixListener, received: list[float], data_id: str) -> None:
+    """Respond like a server to the requests of a run up to its prompt."""
     stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     body = b'{"id":"x","version":"99","protocol":1,"pid":1,"data_id":"%b"}' % data_id.encode()
     whole = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
@@ -143,7 +143,7 @@ def _play(listener: UnixListener, heard: list[float], data_id: str) -> None:
     streams = []
     while data := asking.recv(262_144):
         if b"/agent HTTP" in data:
-            heard.append(time.perf_counter())
+            received.append(time.perf_counter())
             break
         asking.sendall(whole)
         if b"/sessions HTTP" in data:

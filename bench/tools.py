@@ -1,4 +1,4 @@
-"""What a command costs beyond itself, and how soon everything is gone when it has to be."""
+"""The overhead of a supervised command, and the time until all its processes have ended after a stop."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from statistics import median
 import uvloop
 
 from bench.figures import Figure, Goal, ratio_of_medians
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard_client import Containment, Guard
 from trials.hostile_commands import start_shape, survivors
 
@@ -56,11 +56,11 @@ async def _raw() -> None:
 
 
 async def _overheads(containment: Containment, spills: Path) -> tuple[list[tuple[float, float]], float]:
-    """Pairs of a guarded command and a raw one, in milliseconds; and what the guard's start took."""
+    """Return pairs of a supervised and a bare command in milliseconds, and the duration of the guard's start."""
     guard = Guard(containment)
     started = await _timed(guard.ready)
     processes = Processes(guard, spills)
-    launch = Launch(_TRUE, "/", {"PATH": os.environ["PATH"]})
+    launch = CommandLaunch(_TRUE, "/", {"PATH": os.environ["PATH"]})
     try:
         pairs = [(await _timed(lambda: processes.run(launch)) * 1e3, await _timed(_raw) * 1e3) for _ in range(_ROUNDS)]
         return pairs, started * 1e3
@@ -69,7 +69,7 @@ async def _overheads(containment: Containment, spills: Path) -> tuple[list[tuple
 
 
 async def _beyond_the_grace(spills: Path) -> float:
-    """How long after its grace a command that hears nothing is gone, in milliseconds."""
+    """Return the milliseconds from the end of the grace until a command that ignores signals has ended."""
     guard = Guard()
     processes = Processes(guard, spills)
     try:
@@ -83,7 +83,7 @@ async def _beyond_the_grace(spills: Path) -> float:
 
 
 def _after_the_server(containment: Containment, spills: Path) -> float:
-    """How long after a SIGKILL of the server nothing is left, in milliseconds."""
+    """Return the milliseconds from a SIGKILL of the server until no process is left."""
     argv = [sys.executable, "-c", _SERVER, containment, str(spills)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

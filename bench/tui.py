@@ -1,4 +1,4 @@
-"""The terminal app: until it is there, what it costs to leave open, to stream into, to scroll far back in."""
+"""The terminal app: start, idle cost, streaming, and scrolling through a long conversation."""
 
 import asyncio
 import fcntl
@@ -33,7 +33,7 @@ _SIZE = struct.pack("HHHH", 40, 120, 0, 0)
 
 
 class Shown:
-    """The app in a terminal of its own, whose output somebody reads all the time."""
+    """The app in a separate terminal whose output is read continuously."""
 
     def __init__(self, process: subprocess.Popen[bytes], terminal: int, began: float) -> None:
         self.process = process
@@ -63,7 +63,7 @@ class Shown:
         os.write(self._terminal, text.encode())
 
     def share(self, seconds: float) -> float:
-        """Which part of a processor it takes, in percent, over so many seconds."""
+        """Return its share of a processor in percent, over this many seconds."""
         before, began = self._processor(), time.perf_counter()
         threading.Event().wait(seconds)
         return 100 * (self._processor() - before) / (time.perf_counter() - began)
@@ -104,7 +104,7 @@ def _first_paint(server: ServerProcess) -> float:
 
 
 def _shares(server: ServerProcess) -> tuple[float, float]:
-    """Idle, and while 80 words a second come."""
+    """Return the share while idle, and while 80 words per second arrive."""
     with _shown(server) as shown:
         shown.wait()
         shown.share(3)
@@ -131,7 +131,7 @@ def _blocks(number: int) -> list[Block]:
 
 
 async def _scrolled(messages: int) -> tuple[float, float]:
-    """Milliseconds until a conversation of that length is shown, and for a page of it that was never drawn."""
+    """Return milliseconds until a conversation of this length is shown, and until a new page of it is drawn."""
     app = _Long()
     async with app.run_test(size=(120, 40)) as pilot:
         transcript = app.query_one(Transcript)
@@ -153,7 +153,7 @@ async def _scrolled(messages: int) -> tuple[float, float]:
 
 
 def measure() -> list[Figure]:
-    """CPU shares are of one processor; other work on the machine does not change them, but the times."""
+    """Return the rows. CPU shares are of one processor: other work affects the times, but not the shares."""
     with served() as server:
         server.wait_for_answer("/v1/version", over_tcp=False)
         with _shown(server) as first:

@@ -1,4 +1,4 @@
-"""The page in Chromium: until it is there, and what it costs to stream a long answer into it, frame by frame."""
+"""The page in Chromium: loading time, and the cost of streaming a long answer, frame by frame."""
 
 import asyncio
 import gzip
@@ -58,14 +58,14 @@ _WATCH = """() => {
 
 
 def _tokens() -> list[str]:
-    """Markdown of every kind, in pieces as models send them."""
+    """Yield Markdown with all constructs, in pieces as models send them."""
     text = "".join(_BLOCK.format(number=number) for number in range(TOKENS // 60))
     pieces = [text[start : start + 5] for start in range(0, len(text), 5)]
     return (pieces * (TOKENS // len(pieces) + 1))[:TOKENS]
 
 
 class _Talker:
-    """One long answer, at a steady pace."""
+    """A model that sends one long answer at a constant rate."""
 
     @property
     def info(self) -> ModelInfo:
@@ -89,14 +89,14 @@ class _Talker:
 
 
 def _work(trace: list[dict[str, Any]]) -> list[tuple[float, float]]:
-    """What the page's main thread did: when each task began, in seconds, and its processor time, in milliseconds."""
+    """Return the tasks of the page's main thread: start in seconds, and processor time in milliseconds."""
     main = {(item["pid"], item["tid"]) for item in trace if item.get("args", {}).get("name") == "CrRendererMain"}
     tasks = [item for item in trace if item["name"] == "RunTask" and (item["pid"], item["tid"]) in main]
     return sorted((item["ts"] / 1e6, item.get("tdur", 0) / 1e3) for item in tasks)
 
 
 async def _frames(page: Page) -> list[float]:
-    """How long each frame took while an answer came, to its very end, in milliseconds."""
+    """Return the duration of each frame in milliseconds, until the end of the answer."""
     await _ask(page)
     await page.evaluate(_WATCH)
     await asyncio.sleep(TOKENS * PAUSE)
@@ -106,7 +106,7 @@ async def _frames(page: Page) -> list[float]:
 
 
 async def _worked(browser: Browser, page: Page) -> list[tuple[float, float]]:
-    """When there was how much work. To look that closely takes time of its own: it is another answer."""
+    """Return the processor time by task. Tracing costs time itself, so it is measured with a separate answer."""
     await _ask(page)
     await browser.start_tracing(page=page, categories=["disabled-by-default-devtools.timeline"])
     await asyncio.sleep(TOKENS * PAUSE)
@@ -137,7 +137,7 @@ async def _measured(link: str) -> tuple[float, list[float], list[tuple[float, fl
         await page.goto(link)
         await page.locator('[data-testid="connection"][data-state="live"]').wait_for()
         there = time.perf_counter() - began
-        # Whatever else the machine does makes frames later, never sooner: the better of two answers tells what is ours.
+        # Other work on the machine only delays frames: the better of two answers is closer to our own cost.
         frames = min([await _frames(page) for _ in range(2)], key=max)
         work = await _worked(browser, page)
         await browser.close()
@@ -145,7 +145,7 @@ async def _measured(link: str) -> tuple[float, list[float], list[tuple[float, fl
 
 
 def _quarter(work: list[tuple[float, float]], number: int) -> float:
-    """Processor time, in milliseconds, of one quarter of the time."""
+    """Return the processor time of one quarter of the duration, in milliseconds."""
     began, ended = work[0][0], work[-1][0]
     size = (ended - began) / 4
     return sum(spent for at, spent in work if number <= (at - began) / size < number + 1)
@@ -157,11 +157,13 @@ def _environment(root: Path) -> dict[str, str]:
 
 
 def measure() -> list[Figure]:
-    """Frames are those of a browser without a screen, which draws with the processor; other work on the machine makes
-    them late. Work is processor time of the page's own thread, which others do not change.
+    """Return the rows.
+
+    Frames are those of a browser without a screen, which draws with the processor; other work delays them.
+    Work is processor time of the page's own thread, which is not affected by other work.
     """
     if shutil.which("chromium") is None and "HOLDFAST_CHROMIUM" not in os.environ:
-        print("left out: the page, for there is no chromium", file=sys.stderr)
+        print("omitted: the page, because chromium is not installed", file=sys.stderr)
         return []
     with directory() as root:
         (root / "holdfast").mkdir(mode=0o700)

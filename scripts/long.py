@@ -26,7 +26,7 @@ MUTATION_SAMPLE = 200
 
 
 class Trial(NamedTuple):
-    """Where the function is. It is imported when its turn comes."""
+    """Location of the function of a trial, which is imported on its first turn."""
 
     name: str
     module: str

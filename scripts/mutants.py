@@ -1,7 +1,7 @@
-"""Tests of the tests: each planted mistake must be found. Started by `scripts/mutants`, described in `mutants.toml`.
+"""Tests of the tests: each planted mistake must be detected. Started by `scripts/mutants`, described in `mutants.toml`.
 
 Every worker has its own copy of the source and the tests. A mistake is planted in the copy, each test file
-that is to find it is run on its own and must fail, and the copy is mended. First, the tests must pass as they are.
+that must detect it is run separately and must fail, and the copy is restored. First, the tests must pass unchanged.
 
 `--changed` plants only the mistakes whose definition, source file or test files differ from the digests in
 `mutants.caught`, which every full or partial success brings up to date. The digest does not cover other modules that a
@@ -27,15 +27,15 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2
 HANGS_SECONDS = 5
 SLOWEST_SECONDS = 30
-"""What one test may take: with a mistake in it, for it may never end, and without."""
+"""Time limits of one test in seconds: with a mistake, which may cause an endless loop, and without."""
 SOME_TEST_FAILED = 1
 RECORD = ROOT / "scripts" / "mutants.caught"
 CHANGED = "--changed"
 
-# All the others that are installed take two seconds of each start, and are of no use here.
+# Other installed plugins take two seconds of each start and are not needed.
 PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
 
-# Loaded by pytest before anything else: the package under test must be the copy's.
+# Loaded by pytest before anything else: the package under test must be that of the copy.
 GUARD = """
 from pathlib import Path
 import holdfast
@@ -54,14 +54,14 @@ class Mutant(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came of it. `detail` names the tests that found it, or says what is wrong."""
+    """The result for one mistake. `detail` names the tests that detected it, or the problem."""
 
     word: str
     detail: str
 
 
 class Copy:
-    """A place of its own for one worker."""
+    """The copy of source and tests of one worker."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -74,7 +74,7 @@ class Copy:
     def plant(self, file: str, text: str) -> None:
         path = self.root / file
         path.write_text(text)
-        # What was compiled before is told apart by size and second only, and may look like this version.
+        # Compiled files are matched by size and second only, so an older one could be taken for this version.
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             compiled.unlink()
 
@@ -139,7 +139,7 @@ def write_record(caught: Sequence[Mutant], known: Sequence[Mutant]) -> None:
 
 
 def finder(output: str) -> str:
-    """The test that failed, from pytest's summary."""
+    """Return the test that failed, from pytest's summary."""
     found = re.search(r"^(?:FAILED|ERROR) \S*?([^\s/]+::.*?)( - .*|$)", output, re.MULTILINE)
     if found is None:
         return "?"
@@ -172,7 +172,7 @@ def judge(mutant: Mutant, copy: Copy) -> Verdict:
 
 
 def must_pass(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> bool:
-    """The tests as they are, shared among the workers."""
+    """Run the tests without mistakes, distributed over the workers. Return whether they pass."""
     named = {test for mutant in mutants for test in mutant.tests}
     tests = sorted(test for test in named if not is_missing(test))
     shares = [tests[index :: len(copies)] or tests[:1] for index in range(len(copies))]
@@ -185,7 +185,7 @@ def must_pass(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> bool:
 
 
 def judge_all(mutants: Sequence[Mutant], copies: Sequence[Copy]) -> list[Mutant]:
-    """Print a line for each; return those that were caught."""
+    """Print a line for each mistake; return those that were caught."""
     free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         free.put(copy)

@@ -4,6 +4,7 @@ The server listens on a Unix socket in its own directory, and on a reserved loop
 the process that started it in every case: the kernel sends it SIGQUIT (an immediate shutdown) when that process dies.
 """
 
+import asyncio
 import atexit
 import os
 import pwd
@@ -22,7 +23,7 @@ import asyncpg
 from holdfast.storage.postgres.postgres_schema import migrate
 from scratch import memory_directory
 
-__all__ = ["PostgresServer", "binaries", "new_database", "postgres_server", "shared_server"]
+__all__ = ["PostgresServer", "binaries", "database", "new_database", "pgbouncer", "postgres_server", "shared_server"]
 
 _SETTINGS = {
     "autovacuum_naptime": "10min",
@@ -71,11 +72,15 @@ class PostgresServer:
         self._names = count(1)
         self.template: str | None = None
         """The database with the newest schema, once there is one."""
+        self.give(directory)
+        if port is not None:
+            self._settings |= {"listen_addresses": "127.0.0.1", "port": str(port)}
+
+    def give(self, directory: Path) -> None:
+        """Let the user of the server use a directory."""
         if self._user is not None:
             os.chown(directory, self._user.pw_uid, self._user.pw_gid)
         directory.chmod(0o711)
-        if port is not None:
-            self._settings |= {"listen_addresses": "127.0.0.1", "port": str(port)}
 
     def create(self) -> None:
         """Create the files of an empty cluster with the superuser `postgres` and its password `secret`."""
@@ -91,7 +96,7 @@ class PostgresServer:
         command = [str(binaries() / "postgres"), "-D", str(self.data), "-k", str(self.directory), *arguments]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._privileges(), "--pdeathsig", "QUIT", *command], stdout=log, stderr=log, cwd=self.directory
+                [*self.privileges(), "--pdeathsig", "QUIT", *command], stdout=log, stderr=log, cwd=self.directory
             )
         ready = [str(binaries() / "pg_isready"), "--quiet", "--timeout=30", "-h", str(self.directory)]
         if self._port is not None:
@@ -124,7 +129,8 @@ class PostgresServer:
         """Return the log of the server."""
         return (self.directory / "log").read_text(errors="replace")
 
-    def _privileges(self) -> list[str]:
+    def privileges(self) -> list[str]:
+        """Return the command that runs another one as the user of the server."""
         setpriv = shutil.which("setpriv")
         assert setpriv is not None, "the tests need setpriv of util-linux"
         if self._user is None:
@@ -132,7 +138,7 @@ class PostgresServer:
         return [setpriv, f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [*self._privileges(), str(binaries() / program), *arguments]
+        command = [*self.privileges(), str(binaries() / program), *arguments]
         done = subprocess.run(command, check=False, capture_output=True, cwd=self.directory, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -148,6 +154,35 @@ def postgres_server(port: int | None = None, **settings: str) -> Iterator[Postgr
             yield server
         finally:
             server.stop(signal.SIGQUIT)
+
+
+@contextmanager
+def pgbouncer(server: PostgresServer, mode: str) -> Iterator[Path]:
+    """Yield the directory of the socket of a connection pooler in front of the server, on port 6432."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    assert program is not None, "the tests need pgbouncer: install it, or run scripts/test"
+    with memory_directory() as directory:
+        server.give(directory)
+        (directory / "users").write_text('"postgres" ""\n')
+        (directory / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host={server.directory}\n[pgbouncer]\nlisten_addr =\nlisten_port = 6432\n"
+            f"unix_socket_dir = {directory}\nunix_socket_mode = 0777\nauth_type = trust\n"
+            f"auth_file = {directory}/users\npool_mode = {mode}\nlogfile =\n"
+        )
+        command = [*server.privileges(), "--pdeathsig", "QUIT", program, str(directory / "pgbouncer.ini")]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        try:
+            assert process.stderr is not None
+            lines: list[bytes] = []
+            for line in process.stderr:
+                lines.append(line)
+                if b"process up" in line:
+                    break
+            assert process.poll() is None, lines
+            yield directory
+        finally:
+            process.kill()
+            process.communicate()
 
 
 @cache
@@ -171,6 +206,18 @@ async def new_database(server: PostgresServer | None = None, *, is_empty: bool =
         yield server.dsn(name)
     finally:
         await _control(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def database() -> Iterator[str]:
+    """Yield the connection string of a new database in a test without an event loop."""
+    with asyncio.Runner() as runner:
+        made = new_database()
+        dsn = runner.run(made.__aenter__())
+        try:
+            yield dsn
+        finally:
+            runner.run(made.__aexit__(None, None, None))
 
 
 async def _create_template(server: PostgresServer) -> None:

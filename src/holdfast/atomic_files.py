@@ -114,7 +114,7 @@ def _reason(error: OSError | ValueError) -> str:
         if error.errno == errno.ELOOP:
             return "it is a link that leads back to itself"
         return (error.strerror or "the system refused").lower()
-    return "its path is not a valid one"
+    return "its path is not valid"
 
 
 @contextmanager

@@ -93,14 +93,14 @@ class BacklogModel:
 @pytest.mark.parametrize("seed", range(40))
 def test_the_backlog_agrees_with_the_reference_model(seed: int) -> None:
     """Compared for two readers that start at the same position: one that keeps up, one that the bound has cut."""
-    dice = random.Random(seed)
-    policy = SlowReaderPolicy(dice.choice((1, 2, 4, 5, 8, 16, 99)), dice.choice((600, 1_000, 2_000, 100_000)))
+    rng = random.Random(seed)
+    policy = SlowReaderPolicy(rng.choice((1, 2, 4, 5, 8, 16, 99)), rng.choice((600, 1_000, 2_000, 100_000)))
     backlog, model, number = Backlog(policy), BacklogModel(policy), 0
     reader = backlog.reader(0)
     reader.take(99, list, merge=False)
     for _ in range(60):
-        kind = dice.choice(("numbered", "numbered", *LIVE))
-        text = dice.choice(("", "x", "x" * 40, "é" * 20, "x" * 150))
+        kind = rng.choice(("numbered", "numbered", *LIVE))
+        text = rng.choice(("", "x", "x" * 40, "é" * 20, "x" * 150))
         if kind == "numbered":
             number += 1
             entry = numbered(number, len(text))

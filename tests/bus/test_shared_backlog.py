@@ -293,6 +293,17 @@ def test_deltas_are_not_merged_across_other_events(between: LiveEvent) -> None:
     assert merge_deltas(frames) == frames
 
 
+def test_readers_share_the_published_event() -> None:
+    """It is not decoded again from its bytes."""
+    writer = MessageWriter(SlowReaderPolicy())
+    readers = [writer.backlog.reader(0) for _ in range(2)]
+    writer.grow(0, "a")
+    entry = writer.log[0]
+    for reader in readers:
+        frame = reader.take(1, no_parts, merge=False)[0]
+        assert (frame.event is entry.event, frame.body is entry.body) == (True, True)
+
+
 def test_a_few_frames_are_not_merged() -> None:
     backlog = Backlog(SlowReaderPolicy())
     reader = backlog.reader(0)

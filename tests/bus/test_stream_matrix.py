@@ -74,19 +74,19 @@ def start_of(harness: BusHarness, since: str) -> int | None:
     return places[since]
 
 
-def act(harness: BusHarness, dice: random.Random, *, loses: bool) -> None:
-    match dice.randrange(6):
+def act(harness: BusHarness, rng: random.Random, *, loses: bool) -> None:
+    match rng.randrange(6):
         case 0:
-            harness.grow(dice.choice("ab") * dice.randint(1, 5))
+            harness.grow(rng.choice("ab") * rng.randint(1, 5))
         case 1:
-            harness.publish(dice.randint(1, 6))
+            harness.publish(rng.randint(1, 6))
         case 2:
             harness.bus.publish_live(NOTICE)
         case 3:
             # Several events are stored before they are published.
             harness.bus.publish([harness.commit() for _ in range(3)])
         case 4 if loses:
-            harness.oldest = dice.randint(harness.oldest, harness.newest + 1)
+            harness.oldest = rng.randint(harness.oldest, harness.newest + 1)
         case _:
             for _ in range(8):
                 harness.grow("c")
@@ -95,13 +95,13 @@ def act(harness: BusHarness, dice: random.Random, *, loses: bool) -> None:
 @pytest.mark.parametrize("place", range(0, len(MATRIX), 12))
 async def test_r6_every_combination_of_stream_and_reader(place: int) -> None:
     for number, (frames, limit, merge, since, loses) in enumerate(MATRIX[place : place + 12], place):
-        dice = random.Random(number)
+        rng = random.Random(number)
         harness = BusHarness(SlowReaderPolicy(frames=frames), stored=6)
         harness.begin()
         client = Client(harness, start_of(harness, since), merge=merge, limit=limit)
         for _ in range(40):
-            act(harness, dice, loses=loses)
-            if dice.random() < 0.4:
+            act(harness, rng, loses=loses)
+            if rng.random() < 0.4:
                 # A reader that has everything would block.
                 harness.publish()
                 await client.take()

@@ -11,14 +11,14 @@ import pytest
 from client.scripted_server import frame_of
 from holdfast.cli import server_connection
 from holdfast.cli.server_connection import ServerConnection
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import StreamedEvent
 from holdfast.http11.sse import SseEvent, SseReader
 
 __all__ = ["FakeServer", "FakeStream", "SentRequest", "event"]
 
-LOCATION = ServerLocation(Address(path="/fake"), "", can_be_started=True)
+LOCATION = ServerLocation(ServerAddress(path="/fake"), "", can_be_started=True)
 
 
 def event(item: StreamedEvent, number: int | None = None) -> SseEvent:
@@ -75,7 +75,7 @@ class FakeStream:
 
 class _FakeClient:
     def __init__(self, server: "FakeServer") -> None:
-        self.address = Address(path="/fake")
+        self.address = ServerAddress(path="/fake")
         self.server = None
         self._server = server
 

@@ -209,10 +209,10 @@ def test_questions_are_answered_one_after_the_other(home: IsolatedHome) -> None:
         plain.type("Because.")
         plain.see("word1 word2")
         assert plain.end() == 130
-    said = answered(home, place)
-    assert "answered: no" in said
-    assert "blue" in said
-    assert "Because." in said
+    output = answered(home, place)
+    assert "answered: no" in output
+    assert "blue" in output
+    assert "Because." in output
 
 
 def test_questions_can_be_declined_and_close_with_their_run(home: IsolatedHome) -> None:

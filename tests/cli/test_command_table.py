@@ -49,7 +49,7 @@ def post(path: str, /, **body: Any) -> Request:  # noqa: ANN401 - any JSON
 SESSIONS, MESSAGES = get("W/sessions"), get("W/sessions/{session}/messages")
 SESSION = get("W/sessions/{session}")
 RUN = "run_id session_id state delivery accepted_at number started_at step ended_at outcome yolo"
-TOLD = (get("W/runs/told"), get("W/runs/told"))
+REPORTED = (get("W/runs/told"), get("W/runs/told"))
 STATES = get("W/mcp/states")
 STATS = (
     "sessions messages prompt_tokens completion_tokens cost costs runs days seconds response_seconds models tools week "
@@ -66,9 +66,9 @@ SERVED = (
     Row("runs list --limit 1001", code=2, err="1001 is not in the range"),
     Row("runs list --session {session}", (get("W/runs", session_id="{session}", limit="20"),), out="told "),
     Row("runs list --json", (get("W/runs", limit="20"),), keys=f"{RUN} prompt message_id"),
-    Row("runs show told", (*TOLD, MESSAGES), out="\n> words=3 tool=ls\n\nword1 word2 word3\n"),
-    Row("runs show told --json", (*TOLD, get("W/runs/told")), keys=f"{RUN} prompt message_id"),
-    Row("runs cancel told", (*TOLD, Request("POST", "W/runs/told/cancel", {"client_id": "*"})), out="completed\n"),
+    Row("runs show told", (*REPORTED, MESSAGES), out="\n> words=3 tool=ls\n\nword1 word2 word3\n"),
+    Row("runs show told --json", (*REPORTED, get("W/runs/told")), keys=f"{RUN} prompt message_id"),
+    Row("runs cancel told", (*REPORTED, Request("POST", "W/runs/told/cancel", {"client_id": "*"})), out="completed\n"),
     Row("runs cancel nobody", (get("W/runs/nobody"),) * 2 + (get("W/runs", limit="1000"),), 4, err="no run nobody in"),
     # Sessions
     Row("sessions list", (SESSIONS,), out="SESSION "),
@@ -106,7 +106,7 @@ SERVED = (
         "undo --session {session} --dry-run --force",
         (post("W/undo", dry_run=True, force=True, session_id="{session}"),),
         4,
-        err="nothing to take back",
+        err="nothing to undo",
     ),
     Row("undo", (post("W/undo"),), out="note.txt was removed\n", without="-one"),
     # Numbers
@@ -125,7 +125,9 @@ SERVED = (
     Row("commands list --json", (get("W/commands"),), keys="name source description path"),
     Row("commands show /c1 x y", (post("W/commands/expand", prompt="/c1 x y", arguments={}),), out="Do x y.\n"),
     Row("commands show c1 --json", (post("W/commands/expand", prompt="/c1", arguments={}),), keys="prompt command"),
-    Row("commands show /zz", (post("W/commands/expand", prompt="/zz", arguments={}),), 4, err="That is no command"),
+    Row(
+        "commands show /zz", (post("W/commands/expand", prompt="/zz", arguments={}),), 4, err="There is no such command"
+    ),
     Row("agents list", (get("W/agents"),), out="@a1 "),
     Row("agents list --json", (get("W/agents"),), keys="name source description path tools withheld"),
     # Servers of tools and languages
@@ -183,7 +185,7 @@ ELSEWHERE = {
     ("models", "refresh"): "cli/test_models.py::test_a_refresh_lists_models_that_are_newer_than_the_catalogue",
     ("logs", "follow"): "cli/test_query_commands.py::test_logs_are_followed",
 }
-BY_HAND = {"run", "serve", "acp"}
+BY_HAND = {"run", "serve", "acp", "migrate"}
 """Commands whose options have a table of their own: `test_asked.py`, `test_run.py`, `test_run_faults.py`."""
 
 
@@ -206,9 +208,9 @@ class Place:
             file = self.here / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        asyncio.run(self._talk())
+        asyncio.run(self._converse())
 
-    async def _talk(self) -> None:
+    async def _converse(self) -> None:
         async with Client(self.home.where.address) as client:
             workspace = (await client.create_workspace(str(self.here))).id
             off = {"command": "true", "disabled": True}
@@ -257,8 +259,8 @@ def test_a_command_with_its_options(row: Row, place: Place) -> None:
     assert len(found) == len(wanted), found
     assert all(map(_fits, found, wanted)), found
     if row.keys:
-        told = json.loads(done.stdout)
-        first = told[0] if isinstance(told, list) else told
+        reported = json.loads(done.stdout)
+        first = reported[0] if isinstance(reported, list) else reported
         assert set(first) == set(row.keys.split())
 
 

@@ -135,16 +135,16 @@ def test_a_lock_file_that_names_the_server_of_another_directory(two: tuple[Isola
 def test_a_socket_name_of_another_server_is_skipped(alone: IsolatedHome) -> None:
     """As when the names of two data directories have the same hash."""
     taken = alone.where.usual
-    thief = alone.start("serve", "--data-dir", str(alone.home / "e"), "--host", f"unix://{taken}")
-    assert thief.stderr is not None
-    assert any(b"listening" in line for line in thief.stderr)
+    second_server = alone.start("serve", "--data-dir", str(alone.home / "e"), "--host", f"unix://{taken}")
+    assert second_server.stderr is not None
+    assert any(b"listening" in line for line in second_server.stderr)
     assert alone.call("server", "status").returncode == 4
     assert alone.stdout_of("run", "words=1") == "word1"
     owner = read_owner(alone.where.data_dir)
     assert owner is not None
     assert owner.socket != taken
     assert os.path.dirname(owner.socket) == os.path.dirname(taken)
-    assert alone.server_process() == owner.pid != thief.pid
+    assert alone.server_process() == owner.pid != second_server.pid
 
 
 def test_one_data_directory_has_one_server_by_every_path(alone: IsolatedHome) -> None:
@@ -184,7 +184,7 @@ def test_a_killed_server_is_replaced(alone: IsolatedHome) -> None:
 
 
 def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome, reserved_port: int) -> None:
-    said = {}
+    output = {}
     for host in ("127.0.0.1", "0.0.0.0"):
         process = alone.start("serve", "--host", f"tcp://{host}:{reserved_port}")
         assert process.stderr is not None
@@ -193,8 +193,8 @@ def test_a_public_tcp_port_causes_a_warning(alone: IsolatedHome, reserved_port: 
             lines.append(line)
             if b".sock" in line:
                 break
-        said[host] = b"".join(lines)
+        output[host] = b"".join(lines)
         process.terminate()
         process.wait(TIMEOUT)
-    assert b"WARNING" not in said["127.0.0.1"]
-    assert b"can be reached from other machines" in said["0.0.0.0"]
+    assert b"WARNING" not in output["127.0.0.1"]
+    assert b"can be reached from other machines" in output["0.0.0.0"]

@@ -7,6 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from holdfast.cli import demo_worker
+from holdfast.providers.scripted_model import ScriptedModel
+from holdfast.testing.harness import Harness
+from holdfast.tools.ls import Ls
+from holdfast.tools.view import ViewTool
+from holdfast.tools.write import WriteTool
+
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 
 
@@ -25,6 +32,24 @@ def test_the_demonstration_shows_all_sections(tmp_path: Path) -> None:
         assert done.stdout.count(ending) == 1
     assert "SIGKILL" in done.stdout
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+async def test_the_scripted_prompt_changes_the_file(tmp_path: Path) -> None:
+    """Each of its calls succeeds, with the same texts as the demonstration announces."""
+    file = tmp_path / "notes.txt"
+    file.write_text(demo_worker.NOTES)
+    model = ScriptedModel(demo_worker.script)
+    harness = await Harness.open(model, tools=[Ls(), ViewTool(), WriteTool()], path=str(tmp_path))
+    await harness.prompt(demo_worker.LIST_PROMPT, "r1")
+    await harness.wait_until_idle()
+    results = [result for message in await harness.messages() for result in message.tool_results]
+    assert [(result.name, result.is_error) for result in results] == [("ls", False), ("view", False), ("write", False)]
+    assert file.read_text() == f"{demo_worker.NOTES}- hello from Holdfast\n"
+    assert harness.end_of("r1").text.startswith("Done:")
+    for prompt in (demo_worker.HELLO, demo_worker.COUNT, demo_worker.TIDE):
+        await harness.prompt(prompt, f"r-{prompt[:3]}")
+        await harness.wait_until_idle()
+        assert harness.end_of(f"r-{prompt[:3]}").text == demo_worker._ANSWERS[prompt]
 
 
 def test_on_a_terminal_it_has_colours() -> None:

@@ -14,8 +14,8 @@ def test_problems_are_listed_with_remedies(home: IsolatedHome) -> None:
     assert done.returncode == 1
     assert "settings" in done.stdout
     assert "~/w/holdfast.toml:2: options.max_steps: expected a whole number" in done.stdout
-    assert "→ Mend the file" in done.stdout
-    assert "plays a script" in done.stdout
+    assert "→ Correct the file" in done.stdout
+    assert "is the scripted model" in done.stdout
     assert done.stdout.rstrip().splitlines()[-1].startswith("1 error")
     (home.work / "holdfast.toml").unlink()
     health = msgspec.json.decode(home.call("doctor", "--json").stdout, type=Health)
@@ -72,5 +72,5 @@ def test_no_server_at_the_address(alone: IsolatedHome) -> None:
 
 def test_help_contains_examples_of_doctor() -> None:
     for name in ("doctor", "stats", "acp"):
-        said = CliRunner().invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
-        assert f"\n    holdfast {name}" in said
+        output = CliRunner().invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
+        assert f"\n    holdfast {name}" in output

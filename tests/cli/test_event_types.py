@@ -9,7 +9,7 @@ from holdfast.cli.run_client.run_follow import event_session
 from holdfast.domain.ids import SessionId
 
 HERE, THERE = SessionId("here"), SessionId("there")
-SAID = {
+PRINTED = {
     "message": "words of an answer",
     "permission_request": "[write requests permission: Write it]\n",
     "permission_notification": "[Permission was granted.]\n",
@@ -35,9 +35,9 @@ def test_the_output_of_every_event_type(name: str, capfd: pytest.CaptureFixture[
         if name in GROWTH:
             _show(event_of("message", session), HERE, screen, None)
         _show(event_of(name, session), HERE, screen, None)
-        said = capfd.readouterr().out
-        assert said == (GROWTH.get(name) or SAID.get(name, "") if session == HERE else "") or (
-            name == "message_part" and session == HERE and said.startswith("words of an answer")
+        output = capfd.readouterr().out
+        assert output == (GROWTH.get(name) or PRINTED.get(name, "") if session == HERE else "") or (
+            name == "message_part" and session == HERE and output.startswith("words of an answer")
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.cli.console import input_line
 from holdfast.cli.console.input_line import Input, InputLine, Option
 from holdfast.cli.console.run_output import RunOutput
 from holdfast.cli.console.terminal_keys import Key, KeyDecoder, Terminal
@@ -168,3 +169,22 @@ def test_after_a_suspension_a_held_enter_does_not_answer() -> None:
         board.wait(SETTLE + 1_100)
         board.type("\n")
         assert board.done == [Input("option", "allow")]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected"),
+    [
+        ("ab", Key("backspace"), "a"),
+        ("", Key("backspace"), ""),
+        ("a b", Key("erase_line"), ""),
+        ("one two", Key("erase_word"), "one "),
+        ("one two  ", Key("erase_word"), "one "),
+        ("one ", Key("erase_word"), ""),
+        ("one", Key("erase_word"), ""),
+        ("", Key("erase_word"), ""),
+        ("a", Key("text", "b c"), "ab c"),
+        ("a", Key("other"), "a"),
+    ],
+)
+def test_editing_keys(text: str, key: Key, expected: str) -> None:
+    assert input_line._edit(text, key) == expected

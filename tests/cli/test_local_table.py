@@ -224,5 +224,5 @@ def test_a_command_with_its_options(row: Row, home: Home) -> None:
     if row.project is not None:
         assert home.project_file.stat().st_mode & 0o777 == 0o644
     if row.keys:
-        told = json.loads(done.stdout)
-        assert set(told[0] if isinstance(told, list) else told) == set(row.keys.split())
+        reported = json.loads(done.stdout)
+        assert set(reported[0] if isinstance(reported, list) else reported) == set(row.keys.split())

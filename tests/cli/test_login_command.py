@@ -42,7 +42,7 @@ def test_a_key_is_not_an_argument(place: Commands) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "printed"),
     [
         ("", "No key was given"),
         (" \n", "No key was given"),
@@ -50,10 +50,10 @@ def test_a_key_is_not_an_argument(place: Commands) -> None:
         ("x\ny", "A key is one word"),
     ],
 )
-def test_an_invalid_key_is_refused(place: Commands, key: str, said: str) -> None:
+def test_an_invalid_key_is_refused(place: Commands, key: str, printed: str) -> None:
     done = place.call("login", "openai", stdin=key)
     assert done.exit_code == 4
-    assert said in done.stderr
+    assert printed in done.stderr
 
 
 def test_a_provider_is_found_by_its_aliases(place: Commands) -> None:

@@ -41,24 +41,26 @@ class Home:
     def call(self, *arguments: str) -> Result:
         return CliRunner().invoke(command, ["--cwd", str(self.work), *arguments], env=self.environment)
 
-    def told(self, *arguments: str) -> dict[str, Any]:
+    def reported(self, *arguments: str) -> dict[str, Any]:
         result = self.call(*arguments, "--json")
         assert result.exit_code == 0, result.output
-        told: dict[str, Any] = json.loads(result.stdout)
-        return told
+        reported: dict[str, Any] = json.loads(result.stdout)
+        return reported
 
 
 class Answers(BaseHTTPRequestHandler):
     """Ollama, as far as it is needed."""
 
     def do_GET(self) -> None:
-        self._say({"models": [{"model": "qwen3:8b"}]} if self.path == "/api/tags" else {"models": []})
+        self._format({"models": [{"model": "qwen3:8b"}]} if self.path == "/api/tags" else {"models": []})
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        self._say({"capabilities": ["completion", "tools", "vision"], "model_info": {"qwen3.context_length": 40_960}})
+        self._format(
+            {"capabilities": ["completion", "tools", "vision"], "model_info": {"qwen3.context_length": 40_960}}
+        )
 
-    def _say(self, answer: object) -> None:
+    def _format(self, answer: object) -> None:
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
@@ -73,7 +75,7 @@ class ModelList(Answers):
     """An OpenAI-compatible server with one model."""
 
     def do_GET(self) -> None:
-        self._say({"data": [{"id": "newest", "context_window": 1_000}]})
+        self._format({"data": [{"id": "newest", "context_window": 1_000}]})
 
 
 @pytest.fixture
@@ -136,21 +138,21 @@ def test_a_term_without_matches_suggests_similar_names(home: Home) -> None:
 
 
 def test_all_providers_are_listed(home: Home) -> None:
-    names = [view["id"] for view in home.told("--all")["providers"]]
+    names = [view["id"] for view in home.reported("--all")["providers"]]
     assert names[0] == "anthropic"
     assert {"ollama", "lmstudio", "demo", "bedrock"} <= set(names)
 
 
 def test_json_contains_all_details(home: Home) -> None:
     home.environment["GROQ_API_KEY"] = "canary"
-    told = home.told()
-    assert told["large"]["provider"] == "groq"
-    groq, demo = told["providers"]
+    reported = home.reported()
+    assert reported["large"]["provider"] == "groq"
+    groq, demo = reported["providers"]
     assert groq["usable"]
     assert groq["api_key"] == "$GROQ_API_KEY"
     assert {"id", "context_window", "cost_per_1m_in", "supports_attachments"} <= groq["models"][0].keys()
     assert demo["id"] == "demo"
-    assert "canary" not in json.dumps(told)
+    assert "canary" not in json.dumps(reported)
 
 
 def test_settings_select_the_models(home: Home) -> None:
@@ -167,9 +169,9 @@ def test_settings_select_the_models(home: Home) -> None:
         context_window = 12345
         """
     )
-    told = home.told()
-    assert told["large"] == {"provider": "local", "model": "mine"}
-    assert told["providers"][0]["models"][0]["context_window"] == 12_345
+    reported = home.reported()
+    assert reported["large"] == {"provider": "local", "model": "mine"}
+    assert reported["providers"][0]["models"][0]["context_window"] == 12_345
 
 
 def test_an_unusable_selection_is_explained(home: Home) -> None:
@@ -178,7 +180,7 @@ def test_an_unusable_selection_is_explained(home: Home) -> None:
     result = home.call()
     assert result.exit_code == 0
     assert "models.large: There is no provider grok-cloud" in result.stderr
-    assert "There is no provider" in home.told()["problem"]
+    assert "There is no provider" in home.reported()["problem"]
 
 
 def test_an_unreadable_settings_file_is_reported_without_a_fallback(home: Home) -> None:
@@ -186,7 +188,7 @@ def test_an_unreadable_settings_file_is_reported_without_a_fallback(home: Home) 
     result = home.call()
     assert f"models.large: {home.settings}:1: this is not TOML" in result.stderr
     assert "the scripted tour answers" not in result.stderr
-    assert "large" not in home.told()
+    assert "large" not in home.reported()
 
 
 def test_a_local_server_is_found(home: Home) -> None:
@@ -211,7 +213,7 @@ def test_a_refresh_lists_models_that_are_newer_than_the_catalogue(home: Home) ->
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         home.settings.write_text(f'[providers.groq]\nbase_url = "http://127.0.0.1:{server.server_port}/v1"\n')
-        before = home.told()["providers"][0]
+        before = home.reported()["providers"][0]
         result = home.call("--refresh", "--json")
         server.shutdown()
         thread.join()
@@ -224,12 +226,12 @@ def test_a_refresh_lists_models_that_are_newer_than_the_catalogue(home: Home) ->
 def test_a_refresh_lists_the_catalogue_if_no_server_answers(home: Home, silent: int) -> None:
     home.environment["GROQ_API_KEY"] = "k"
     home.settings.write_text(f'[providers.groq]\nbase_url = "http://127.0.0.1:{silent}/v1"\n')
-    assert home.told("--refresh")["providers"] == home.told()["providers"]
+    assert home.reported("--refresh")["providers"] == home.reported()["providers"]
 
 
 def test_progress_dots_are_printed_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.cli.models._DOT_INTERVAL", 0.001)
-    told: list[str] = []
+    reported: list[str] = []
     third = threading.Event()
 
     class Terminal(io.StringIO):
@@ -238,16 +240,16 @@ def test_progress_dots_are_printed_at_a_terminal(monkeypatch: pytest.MonkeyPatch
 
         def write(self, text: str) -> int:
             size = super().write(text)
-            told.append(text)
-            if "".join(told).endswith("..."):
+            reported.append(text)
+            if "".join(reported).endswith("..."):
                 third.set()
             return size
 
     monkeypatch.setattr("sys.stderr", Terminal())
     with progress_dots("Fetching"):
         assert third.wait(20)
-    assert "".join(told).startswith("Fetching ...")
-    assert "".join(told).endswith("\n")
+    assert "".join(reported).startswith("Fetching ...")
+    assert "".join(reported).endswith("\n")
 
 
 def test_names_of_models_cannot_control_the_terminal(home: Home) -> None:
@@ -260,7 +262,7 @@ def test_names_of_models_cannot_control_the_terminal(home: Home) -> None:
 
 
 def test_the_command_imports_little() -> None:
-    """Neither a provider's library nor the catalogue's maker is loaded for a list."""
+    """Listing models loads neither SDKs nor the catalogue builder."""
     script = "import sys, holdfast.cli.models; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}

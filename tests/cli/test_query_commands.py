@@ -88,8 +88,8 @@ def test_sessions_are_listed(home: IsolatedHome, place: str) -> None:
 
 
 def test_a_session_is_read(home: IsolatedHome, place: str) -> None:
-    said = home.stdout_of("sessions", "show", _session(home, "told", place), "--cwd", place)
-    assert said.endswith("\n\n> words=3 tool=ls\n\n[tool ls]\n\nword1 word2 word3")
+    output = home.stdout_of("sessions", "show", _session(home, "told", place), "--cwd", place)
+    assert output.endswith("\n\n> words=3 tool=ls\n\n[tool ls]\n\nword1 word2 word3")
     assert "please fail" in home.stdout_of("sessions", "last", "--cwd", place)
     messages = msgspec.json.decode(home.stdout_of("sessions", "last", "--json", "--cwd", place))
     assert [message["role"] for message in messages] == ["user", "assistant"]
@@ -236,7 +236,7 @@ def test_a_long_log_is_rotated(alone: IsolatedHome) -> None:
 
 
 def test_logs_are_followed(alone: IsolatedHome) -> None:
-    """Also when the file is turned over."""
+    """Also when the file is rotated."""
     log = alone.home / "d" / "logs" / "server.log"
     log.parent.mkdir(parents=True)
     log.write_text("one\ntwo\nthree\n", "utf-8")
@@ -267,8 +267,8 @@ def test_the_client_example_works(home: IsolatedHome) -> None:
     """Attach, prompt, stream, cancel, in some ten lines of Python."""
     example = Path(__file__).parents[2] / "docs" / "examples" / "client.py"
     process = home.start(code=example.read_text())
-    said, complaint = process.communicate(timeout=TIMEOUT)
-    text, outcome = said.decode().splitlines()
+    output, complaint = process.communicate(timeout=TIMEOUT)
+    text, outcome = output.decode().splitlines()
     assert (process.returncode, outcome, complaint) == (0, "cancelled", b"")
     assert text.startswith("word1 word2 word3")
     assert "word400" not in text
@@ -285,10 +285,10 @@ def test_completion_scripts_are_printed(shell: str) -> None:
 def test_every_help_text_has_a_summary(name: str) -> None:
     runner = CliRunner()
     assert name in runner.invoke(holdfast, ["--help"]).stdout
-    said = runner.invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
-    assert "Usage: holdfast" in said
+    output = runner.invoke(holdfast, [name, "--help"], prog_name="holdfast").stdout
+    assert "Usage: holdfast" in output
     if name not in ("completion", "demo"):
-        assert f"\n    holdfast {name}" in said
+        assert f"\n    holdfast {name}" in output
 
 
 @pytest.mark.parametrize("group", ["sessions", "runs", "server"])
@@ -296,15 +296,15 @@ def test_every_group_has_examples(group: str) -> None:
     found = holdfast.get_command(click.Context(holdfast), group)
     assert isinstance(found, click.Group)
     for name in found.commands:
-        said = CliRunner().invoke(holdfast, [group, name, "--help"], prog_name="holdfast").stdout
-        assert f"\n    holdfast {group}" in said
-        assert max(map(len, said.splitlines())) <= 100
+        output = CliRunner().invoke(holdfast, [group, name, "--help"], prog_name="holdfast").stdout
+        assert f"\n    holdfast {group}" in output
+        assert max(map(len, output.splitlines())) <= 100
 
 
 def test_the_top_level_help() -> None:
-    said = CliRunner().invoke(holdfast, ["--help"]).stdout
-    assert '\n    git diff | holdfast run "' in said
-    assert max(map(len, said.splitlines())) <= 80
+    output = CliRunner().invoke(holdfast, ["--help"]).stdout
+    assert '\n    git diff | holdfast run "' in output
+    assert max(map(len, output.splitlines())) <= 80
 
 
 def test_tables_fit_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,10 +329,10 @@ def test_tables_fit_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_command_names_are_completed(line: str, words: set[str]) -> None:
-    """Also those of a group that lists when it is called without a word."""
+    """Also those of a group that lists when it is called without arguments."""
     given = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_HOLDFAST_COMPLETE": "bash_complete"}
-    said = CliRunner().invoke(holdfast, [], prog_name="holdfast", env=given).stdout
-    assert {word.partition(",")[2] for word in said.split()} == words
+    output = CliRunner().invoke(holdfast, [], prog_name="holdfast", env=given).stdout
+    assert {word.partition(",")[2] for word in output.split()} == words
 
 
 def test_fish_completions_keep_commas() -> None:

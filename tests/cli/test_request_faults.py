@@ -3,6 +3,7 @@ reported, and the exit code.
 """
 
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from cli.fake_server import LOCATION, FakeServer, event
 from client.scripted_server import session_event
 from holdfast.cli import attach, server_connection
+from holdfast.cli import server as server_command
 from holdfast.cli.common import CommandError
 from holdfast.cli.run_client import run_command
 from holdfast.cli.run_client.run_arg_parser import RunArgs
@@ -26,7 +28,7 @@ from holdfast.client.errors import (
     TimedOut,
     Unreachable,
 )
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.events import (
     Change,
@@ -188,7 +190,7 @@ def test_a_lost_request_is_repeated_once_if_that_is_safe(
     code = running.run()
     sent = running.server.sent()
     if isinstance(error, TimedOut) and step in ("POST W/sessions", "stream"):
-        assert (code, "did not answer in time" in capsys.readouterr().err) == (4, True)
+        assert (code, "did not respond in time" in capsys.readouterr().err) == (4, True)
         return
     assert code == 0
     expected = {
@@ -212,7 +214,7 @@ def test_a_request_that_is_lost_twice_is_an_error(
     fail_at(running, step, ConnectionLost(), ConnectionLost())
     assert running.run() == 4
     assert running.followed == []
-    assert "broke before it answered" in capsys.readouterr().err
+    assert "broke before the response" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -389,7 +391,7 @@ def test_a_server_is_started_once_and_again_only_after_it_was_used(monkeypatch: 
     [
         (LOCATION, True),
         (LOCATION._replace(again=lambda: None), False),
-        (ServerLocation(Address(host="h", port=1), "", can_be_started=False), False),
+        (ServerLocation(ServerAddress(host="h", port=1), "", can_be_started=False), False),
     ],
     ids=["local", "ssh", "tcp"],
 )
@@ -425,3 +427,18 @@ def test_every_keyword_of_a_request_is_passed_on(name: str, monkeypatch: pytest.
     assert full.can_repeat
     assert full.query == ({"q": 3} if "query" in known else {})
     assert full.timeout == (4.0 if "seconds" in known else 30.0)
+
+
+@pytest.mark.parametrize(("listens", "expected"), [("yes", CommandError), ("no", TimedOut), ("tcp", TimedOut)])
+def test_an_unresponsive_server_is_named_if_it_can_be(listens: str, expected: type[Exception], tmp_path: Path) -> None:
+    """Without a process to name, the error is that of the request."""
+    path = str(tmp_path / "s")
+    address = ServerAddress(host="127.0.0.1", port=1) if listens == "tcp" else ServerAddress(path=path)
+    connection = ServerConnection(ServerLocation(address, "", can_be_started=False))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        if listens == "yes":
+            listener.listen()
+        with pytest.raises(expected) as caught, server_command._report_unresponsive(connection):
+            raise TimedOut
+    assert (f"kill -9 {os.getpid()}:" in str(caught.value)) is (listens == "yes")

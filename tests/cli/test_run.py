@@ -71,8 +71,8 @@ def test_a_git_repository_does_not_change_the_answer(home: IsolatedHome) -> None
 
 
 def test_json_is_one_event_a_line(home: IsolatedHome) -> None:
-    said = home.stdout_of("run", "--json", "--run-id", "as-json", "words=5")
-    events = [msgspec.json.decode(line) for line in said.splitlines()]
+    output = home.stdout_of("run", "--json", "--run-id", "as-json", "words=5")
+    events = [msgspec.json.decode(line) for line in output.splitlines()]
     assert {event["type"] for event in events} >= {"run", "message", "message_part", "run_complete"}
     end = events[-1]["payload"]["payload"]
     assert (end["run_id"], end["outcome"], end["text"]) == ("as-json", "completed", ANSWER)

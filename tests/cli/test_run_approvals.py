@@ -239,8 +239,8 @@ def test_runs_wait_does_not_answer_for_an_interactive_client(home: IsolatedHome,
         connection.send("POST", connection.path("agent"), body=prompt)
         waiting = home.start("runs", "wait", "theirs", "--cwd", str(place))
         assert waiting.stderr is not None
-        told = waiting.stderr.readline().decode()
-        assert "waits for approval: write: Create file" in told
-        assert f"holdfast attach {session}" in told
+        reported = waiting.stderr.readline().decode()
+        assert "waits for approval: write: Create file" in reported
+        assert f"holdfast attach {session}" in reported
         connection.send("POST", connection.path("runs", "theirs", "cancel"))
         assert waiting.wait(TIMEOUT) == 130

@@ -16,7 +16,7 @@ import pytest
 
 from cli.isolated_home import TIMEOUT, IsolatedHome
 from holdfast.cli import server_connection
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import find
 from holdfast.client.sync_client import SyncClient
 
@@ -57,7 +57,7 @@ def test_a_queued_prompt_continues_after_a_crash(alone: IsolatedHome) -> None:
 
 
 def test_a_command_with_another_environment_uses_the_running_server(alone: IsolatedHome) -> None:
-    """R8: cron has no XDG_RUNTIME_DIR, a desktop has. One data directory, one server, found by both; also its next."""
+    """R8: cron has no XDG_RUNTIME_DIR, a desktop has one. Both find the server of a data directory and its next one."""
     server = alone.serve()
     elsewhere = alone.home / "e"
     elsewhere.mkdir(mode=0o700)
@@ -84,7 +84,7 @@ def test_a_stopped_server_interrupts_the_run(alone: IsolatedHome) -> None:
     process.stdout.read(1)
     refused = alone.call("server", "stop")
     assert refused.returncode == 4
-    assert "working" in refused.stderr
+    assert "busy" in refused.stderr
     assert alone.stdout_of("server", "stop", "--force") == "Stopped."
     _, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, b"interrupted" in err) == (3, True)
@@ -112,7 +112,7 @@ def test_the_timeout_applies_before_the_prompt_is_accepted(alone: IsolatedHome) 
     done = alone.call("run", "--timeout", "0.3", "words=3")
     server.send_signal(signal.SIGCONT)
     assert (done.returncode, done.stdout) == (124, "")
-    assert "did not answer in time" in done.stderr
+    assert "did not respond in time" in done.stderr
 
 
 def test_an_unwritable_answer_is_not_a_success(alone: IsolatedHome) -> None:
@@ -129,9 +129,9 @@ def test_an_unwritable_answer_is_not_a_success(alone: IsolatedHome) -> None:
             timeout=TIMEOUT,
             check=False,
         )
-        said = done.stderr.decode()
-        assert (done.returncode, complaint in said) == (1, True)
-        kept = re.search("holdfast runs wait ([0-9a-f]+) prints it", said)
+        output = done.stderr.decode()
+        assert (done.returncode, complaint in output) == (1, True)
+        kept = re.search("holdfast runs wait ([0-9a-f]+) prints it", output)
         assert kept is not None
         assert alone.stdout_of("runs", "wait", kept[1]) == "word1 word2 word3"
 
@@ -251,7 +251,7 @@ def test_a_server_that_exits_after_it_was_found_is_replaced(
     alone: IsolatedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server responds, and has exited when the workspace is opened (C-46)."""
-    gone = SyncClient(Address(path=f"{alone.home}/r/gone"))
+    gone = SyncClient(ServerAddress(path=f"{alone.home}/r/gone"))
     tries = iter([gone])
     monkeypatch.setattr(server_connection, "replace_outdated", lambda *_: False)
     monkeypatch.setattr(server_connection, "find", lambda *given: next(tries, None) or find(*given))
@@ -270,8 +270,8 @@ def test_an_unresponsive_server_is_reported_with_its_process_id(alone: IsolatedH
     code = "from holdfast.cli import server, main; server._REQUEST_TIMEOUT = 0.3; main.main()"
     for command in ("status", "stop"):
         asked = alone.start("server", command, code=code)
-        said, complaint = asked.communicate(timeout=TIMEOUT)
-        assert (asked.returncode, said) == (4, b"")
+        output, complaint = asked.communicate(timeout=TIMEOUT)
+        assert (asked.returncode, output) == (4, b"")
         assert f"kill -9 {process}:".encode() in complaint
     os.kill(process, signal.SIGCONT)
     assert alone.stdout_of("server", "stop") == "Stopped."
@@ -298,5 +298,5 @@ main.main()
 def test_a_server_that_dies_before_the_prompt_is_sent_is_replaced(alone: IsolatedHome) -> None:
     alone.stdout_of("server", "start")
     process = alone.start("run", "words=2", code=DYING)
-    said, complaint = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, said, complaint) == (0, b"word1 word2\n", b"")
+    output, complaint = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, output, complaint) == (0, b"word1 word2\n", b"")

@@ -25,9 +25,9 @@ class Places:
         self.has, self.lacks, self.gone = (home.home / name for name in ("has", "lacks", "gone"))
         self.has.mkdir()
         self.lacks.mkdir()
-        asyncio.run(self._talk())
+        asyncio.run(self._converse())
 
-    async def _talk(self) -> None:
+    async def _converse(self) -> None:
         """The workspaces close when the client detaches."""
         async with Client(self.home.where.address) as client:
             for place in (self.has, self.lacks):

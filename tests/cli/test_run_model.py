@@ -87,7 +87,9 @@ def test_the_scripted_model_answers_when_selected() -> None:
         # The choice is kept for the workspace, where only a person may be answered by it without asking for it again.
         later = home.call("run", "words=3")
         assert (later.returncode, later.stdout) == (4, "")
-        assert later.stderr.startswith("holdfast: The built-in scripted model was chosen for this directory earlier")
+        assert later.stderr.startswith(
+            "holdfast: The built-in scripted model, which is not a language model, was selected"
+        )
         code, shown = _at_terminal(home, "run", "words=3")
         assert (code, "word1 word2 word3" in shown) == (0, True)
 
@@ -132,12 +134,12 @@ async def test_a_server_that_disappears_later_is_a_failure() -> None:
     def reply(asked: RecordedRequest) -> Reply:
         if "tools" not in asked.json:
             return Reply((Say(("A title",)),))
-        assert stage.provider._server is not None
-        stage.provider._server.close()
+        assert cli_env.provider._server is not None
+        cli_env.provider._server.close()
         return Reply((CallTool("c1", "ls", ("{}",)),), headers=(("connection", "close"),))
 
-    async with cli_environment(reply) as stage:
-        done = await stage.call("run", "hi")
+    async with cli_environment(reply) as cli_env:
+        done = await cli_env.call("run", "hi")
         assert (done.code, done.out) == (1, "")
         assert "the connection was refused" in done.err
 
@@ -149,22 +151,22 @@ async def test_a_server_that_loads_its_model_is_awaited() -> None:
     def reply(asked: RecordedRequest) -> Reply:
         return Reply((Say(("A title",)),)) if "tools" not in asked.json else replies.pop(0)
 
-    async with cli_environment(reply) as stage:
-        done = await stage.call("run", "--verbose", "hi")
+    async with cli_environment(reply) as cli_env:
+        done = await cli_env.call("run", "--verbose", "hi")
         assert (done.code, done.out) == (0, "All is well.\n")
         assert "Loading model" in done.err
         assert "Trying again in 2 s (1 of 150)" in done.err
-        assert len(model_requests(stage.provider)) == 2
+        assert len(model_requests(cli_env.provider)) == 2
 
 
 async def test_the_wait_for_a_model_and_retries_are_settings() -> None:
     loading = Reply(status=503, body=b'{"error": {"message": "Loading model"}}')
-    async with cli_environment([loading]) as stage:
-        stage.write("[options]\nmodel_load_timeout = 0\nmax_retries = 9\n")
-        done = await stage.call("run", "hi")
-        assert (done.code, len(model_requests(stage.provider))) == (4, 1), done.err
+    async with cli_environment([loading]) as cli_env:
+        cli_env.write("[options]\nmodel_load_timeout = 0\nmax_retries = 9\n")
+        done = await cli_env.call("run", "hi")
+        assert (done.code, len(model_requests(cli_env.provider))) == (4, 1), done.err
         assert "loading its model" in done.err
-    async with cli_environment([Reply(status=500, body=b'{"error": {"message": "Broken"}}')]) as stage:
-        stage.write("[options]\nmax_retries = 0\n")
-        done = await stage.call("run", "hi")
-        assert (done.code, len(model_requests(stage.provider))) == (1, 1), done.err
+    async with cli_environment([Reply(status=500, body=b'{"error": {"message": "Broken"}}')]) as cli_env:
+        cli_env.write("[options]\nmax_retries = 0\n")
+        done = await cli_env.call("run", "hi")
+        assert (done.code, len(model_requests(cli_env.provider))) == (1, 1), done.err

@@ -15,7 +15,7 @@ import pytest
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
 from holdfast.client.server_launcher import locate
 from holdfast.client.server_paths import BadHost
-from holdfast.client.ssh import Target, parse_target
+from holdfast.client.ssh import SshTarget, parse_target
 from holdfast.client.sync_client import SyncClient
 from stream_servers import reserve_port
 
@@ -109,10 +109,10 @@ def test_a_prompt_is_answered_on_the_remote_machine(here: IsolatedHome, machine:
 def test_the_local_environment_is_not_sent(here: IsolatedHome, machine: Machine) -> None:
     here.environment["CANARY"] = "sings"
     host = machine.host(str(machine.there.work))
-    said = here.stdout_of(
+    output = here.stdout_of(
         "run", "--yolo", "--host", host, 'tool=bash {"command": "echo [$CANARY]", "description": "x"} words=1'
     )
-    assert said == "word1"
+    assert output == "word1"
     session = machine.there.stdout_of("sessions", "last", "--json")
     assert "sings" not in session
     assert "[]" in session
@@ -136,12 +136,12 @@ def test_a_broken_forwarding_is_opened_again(
 
 def test_ssh_errors_are_one_line(here: IsolatedHome, machine: Machine) -> None:
     before = here.environment["HOLDFAST_SSH"]
-    nobody = here.call("sessions", "--host", "ssh://nobody-here@127.0.0.1:1")
-    assert nobody.returncode == 4
-    assert "cannot be reached" in nobody.stderr
-    assert len(nobody.stderr.splitlines()) == 1
-    stranger = here.call("sessions", "--host", machine.host().replace("//", "//x", 1))
-    assert "cannot be reached" in stranger.stderr
+    unknown_user = here.call("sessions", "--host", "ssh://nobody-here@127.0.0.1:1")
+    assert unknown_user.returncode == 4
+    assert "cannot be reached" in unknown_user.stderr
+    assert len(unknown_user.stderr.splitlines()) == 1
+    unknown = here.call("sessions", "--host", machine.host().replace("//", "//x", 1))
+    assert "cannot be reached" in unknown.stderr
     here.environment["HOLDFAST_SSH"] = "no-such-ssh"
     missing = here.call("sessions", "--host", machine.host())
     assert "There is no no-such-ssh here" in missing.stderr
@@ -154,12 +154,12 @@ def test_ssh_errors_are_one_line(here: IsolatedHome, machine: Machine) -> None:
 def test_holdfast_is_not_installed_on_the_remote_machine(here: IsolatedHome, machine: Machine, tmp_path: Path) -> None:
     """A fake ssh with the responses of a machine without Holdfast."""
     before = here.environment["HOLDFAST_SSH"]
-    for code, said, wanted in (
+    for code, output, wanted in (
         (127, "sh: 1: holdfast: not found", "There is no holdfast on"),
         (2, "Error: No such command 'start'.", "cannot be used: Error: No such command"),
     ):
         fake = tmp_path / f"ssh{code}"
-        fake.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit {code}\n')
+        fake.write_text(f'#!/bin/sh\necho "{output}" >&2\nexit {code}\n')
         fake.chmod(0o755)
         here.environment["HOLDFAST_SSH"] = str(fake)
         done = here.call("sessions", "--host", machine.host())
@@ -168,19 +168,19 @@ def test_holdfast_is_not_installed_on_the_remote_machine(here: IsolatedHome, mac
     chatty.write_text("#!/bin/sh\necho Welcome\n")
     chatty.chmod(0o755)
     here.environment["HOLDFAST_SSH"] = str(chatty)
-    assert "does its shell print something first?" in here.call("sessions", "--host", machine.host()).stderr
+    assert "does its shell print text at login?" in here.call("sessions", "--host", machine.host()).stderr
     here.environment["HOLDFAST_SSH"] = before
 
 
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("ssh://me@box", Target("box", "me")),
-        ("ssh://box:2222/srv/a%20b", Target("box", "", 2222, "/srv/a b")),
-        ("ssh://box/", Target("box")),
+        ("ssh://me@box", SshTarget("box", "me")),
+        ("ssh://box:2222/srv/a%20b", SshTarget("box", "", 2222, "/srv/a b")),
+        ("ssh://box/", SshTarget("box")),
     ],
 )
-def test_hosts_are_parsed(text: str, target: Target) -> None:
+def test_hosts_are_parsed(text: str, target: SshTarget) -> None:
     assert parse_target(text) == target
 
 

@@ -63,9 +63,9 @@ def test_a_signal_at_the_very_end_does_not_change_the_exit_code(home: IsolatedHo
         "atexit.register(lambda: [os.kill(os.getpid(), number) for number in (1, 2, 15)]); main()"
     )
     process = home.start(code=code)
-    said, complaint = process.communicate(timeout=TIMEOUT)
+    output, complaint = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, complaint) == (0, b"")
-    assert b"\ndata " in said
+    assert b"\ndata " in output
 
 
 def _on_a_terminal(home: IsolatedHome, *arguments: str) -> bytes:
@@ -102,12 +102,12 @@ def test_untrusted_text_does_not_control_a_terminal(home: IsolatedHome) -> None:
 
 
 def test_an_answer_does_not_control_a_terminal(home: IsolatedHome) -> None:
-    said = (
+    output = (
         f"from holdfast.cli.console.run_output import RunOutput, print_stderr; text = {EVIL!r}\n"
         "RunOutput('stream').write(text + chr(10)); print_stderr(text)\n"
         "RunOutput('json').write_event(text[-1].encode())"
     )
-    assert _on_a_terminal(home, "-c", said).decode() == f"{TAME}\r\n{TAME}\r\nd\r\n"
+    assert _on_a_terminal(home, "-c", output).decode() == f"{TAME}\r\n{TAME}\r\nd\r\n"
 
 
 ANSWER = "one \x1b]0;ti tle\x07two\x1b[1; 31mred\x1b[0m \x9b2Jthree\r\n\x1b]52;c;never ended\nfour \u200efive"
@@ -138,12 +138,12 @@ def test_a_piped_answer_has_no_control_sequences_unless_raw(alone: IsolatedHome)
 
 def test_a_tool_name_does_not_control_the_progress_line(home: IsolatedHome) -> None:
     """Nor does it wrap where the terminal is narrow: a line that wraps cannot be cleared."""
-    said = (
+    output = (
         "import fcntl, struct, termios; from holdfast.cli.console.run_output import RunOutput\n"
         "fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 9, 24, 0, 0))\n"
         f"output = RunOutput('final'); output.set_activity('tool ' + {EVIL!r} * 9); output.draw()"
     )
-    shown = _on_a_terminal(home, "-c", said).decode().removeprefix("\r\x1b[K")
+    shown = _on_a_terminal(home, "-c", output).decode().removeprefix("\r\x1b[K")
     assert "\x1b" not in shown
     assert shown.startswith("⠙ tool abc")
     assert len(shown) < 24
@@ -168,8 +168,8 @@ run_command._import_follower()
 def test_a_signal_during_imports_is_deferred(home: IsolatedHome) -> None:
     """An exception out of a handler, in the middle of it, would be a segmentation fault."""
     process = home.start(code=LOADING)
-    said, complaint = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, said, complaint) == (130, b"loaded\nloaded\n", b"")
+    output, complaint = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, output, complaint) == (130, b"loaded\nloaded\n", b"")
 
 
 def test_an_unencodable_character_is_not_an_error(home: IsolatedHome) -> None:

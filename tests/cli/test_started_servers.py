@@ -36,6 +36,7 @@ class Clock:
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
+        assert self.now < 100, "the command does not stop waiting"
 
 
 def call(*arguments: str) -> Result:

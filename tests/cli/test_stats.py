@@ -38,15 +38,15 @@ def used(home: IsolatedHome) -> IsolatedHome:
 
 
 def test_statistics_as_text(used: IsolatedHome) -> None:
-    said = used.stdout_of("stats")
-    assert str(used.work) in said
-    assert re.search(r"sessions +2", said)
-    assert "1 completed" in said
-    assert "1 failed" in said
-    assert re.search(r"demo/tour +━+ \d", said)
-    assert re.search(r"ls +━+ 1", said)
-    assert re.search(r"^  (Mon|Tue|Wed|Thu|Fri|Sat|Sun) .*█", said, re.MULTILINE)
-    assert max(map(len, said.splitlines())) <= 100
+    output = used.stdout_of("stats")
+    assert str(used.work) in output
+    assert re.search(r"sessions +2", output)
+    assert "1 completed" in output
+    assert "1 failed" in output
+    assert re.search(r"demo/tour +━+ \d", output)
+    assert re.search(r"ls +━+ 1", output)
+    assert re.search(r"^  (Mon|Tue|Wed|Thu|Fri|Sat|Sun) .*█", output, re.MULTILINE)
+    assert max(map(len, output.splitlines())) <= 100
 
 
 def test_statistics_as_json(used: IsolatedHome) -> None:
@@ -101,9 +101,9 @@ def test_the_page_is_valid_and_loads_nothing() -> None:
     assert not reader.names & {"script", "link", "img", "iframe", "src", "href", "onclick", "onload"}
     assert "url(" not in text
     assert "http" not in text
-    said = " ".join(reader.texts)
+    output = " ".join(reader.texts)
     for words in ("/home/me/<project>", "acme/<b>: 8", "$1.25", "completed", "<1%", "16 November: 7", "Sun 23:00: 138"):
-        assert words in said, words
+        assert words in output, words
     assert "prefers-color-scheme:dark" in text
 
 

@@ -33,25 +33,25 @@ def test_the_link_opens_the_page_and_the_workspace(alone: IsolatedHome) -> None:
     alone.work = alone.home / "my projects & more #1"
     alone.work.mkdir()
     alone.environment["HOLDFAST_TEST_CANARY"] = "c4n4ry-value"
-    address, told = _link(alone.stdout_of("web", "--no-open"))
-    assert told["dir"] == str(alone.work)
+    address, reported = _link(alone.stdout_of("web", "--no-open"))
+    assert reported["dir"] == str(alone.work)
     assert "?" not in address
     status, page = _asked(address)
     assert (status, b"<script" in page) == (200, True)
-    status, answer = _asked(address, "v1/web/exchange", {"code": told["code"]})
+    status, answer = _asked(address, "v1/web/exchange", {"code": reported["code"]})
     assert status == 200
     token = json.loads(answer)["token"]
-    client = {"id": "", "path": told["dir"], "client_id": "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"}
+    client = {"id": "", "path": reported["dir"], "client_id": "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"}
     status, opened = _asked(address, "v1/workspaces", client, token)
-    assert (status, json.loads(opened)["path"]) == (200, told["dir"])
+    assert (status, json.loads(opened)["path"]) == (200, reported["dir"])
     assert b"c4n4ry-value" not in opened
-    status, answer = _asked(address, "v1/web/exchange", {"code": told["code"]})
+    status, answer = _asked(address, "v1/web/exchange", {"code": reported["code"]})
     assert (status, b"holdfast web" in answer) == (400, True)
     again, more = _link(alone.stdout_of("web", "--no-open"))
-    assert (again, more["code"] != told["code"]) == (address, True)
+    assert (again, more["code"] != reported["code"]) == (address, True)
     log = Path(alone.where.data_dir, "logs", "server.log").read_text()
     assert "the page is open" in log
-    assert not any(secret in log for secret in (told["code"], more["code"], token))
+    assert not any(secret in log for secret in (reported["code"], more["code"], token))
 
 
 def test_the_browser_is_opened_if_there_is_one(alone: IsolatedHome) -> None:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.events import Change, Gap, GapEvent, Hello, HelloEvent, SessionEvent, StreamedEvent
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.sessions import Session
@@ -116,10 +116,10 @@ class ScriptedServer:
         self._connections = 0
         self._server = AsyncExitStack()
 
-    async def __aenter__(self) -> Address:
+    async def __aenter__(self) -> ServerAddress:
         path = f"{self._directory.name}/s"
         await self._server.enter_async_context(stream_server(self._serve, path=path))
-        return Address(path=path)
+        return ServerAddress(path=path)
 
     async def __aexit__(self, *_: object) -> None:
         await self._server.aclose()

@@ -2,26 +2,26 @@
 
 import pytest
 
-from holdfast.client.server_address import Address, build_request
+from holdfast.client.server_address import ServerAddress, build_request
 
 ADDRESSES = {
-    "path": (Address(path="/run/s"), b"Host: "),
-    "host": (Address(host="example.test", port=1), b"Host: example.test:1\r\n"),
-    "port": (Address(host="h", port=4711), b"Host: h:4711\r\n"),
-    "token": (Address(host="h", port=1, token="abc"), b"Authorization: Bearer abc\r\n"),
-    "data_id": (Address(path="/s", data_id="12-ab"), b"Holdfast-Data: 12-ab\r\n"),
+    "path": (ServerAddress(path="/run/s"), b"Host: "),
+    "host": (ServerAddress(host="example.test", port=1), b"Host: example.test:1\r\n"),
+    "port": (ServerAddress(host="h", port=4711), b"Host: h:4711\r\n"),
+    "token": (ServerAddress(host="h", port=1, token="abc"), b"Authorization: Bearer abc\r\n"),
+    "data_id": (ServerAddress(path="/s", data_id="12-ab"), b"Holdfast-Data: 12-ab\r\n"),
 }
 
 
 def test_every_field_of_an_address_has_a_row() -> None:
-    assert set(ADDRESSES) == set(Address._fields)
+    assert set(ADDRESSES) == set(ServerAddress._fields)
 
 
 @pytest.mark.parametrize("field", ADDRESSES)
 def test_a_field_of_an_address_is_sent(field: str) -> None:
     address, line = ADDRESSES[field]
     assert line in build_request(address, "GET", "/v1/health")
-    bare = build_request(Address(path="/s"), "GET", "/v1/health")
+    bare = build_request(ServerAddress(path="/s"), "GET", "/v1/health")
     if field in ("token", "data_id"):
         assert line.split(b":")[0] not in bare
 
@@ -41,7 +41,7 @@ def test_a_field_of_an_address_is_sent(field: str) -> None:
 def test_a_body_has_a_length_and_a_type(
     method: str, body: bytes | None, lines: list[bytes], absent: list[bytes]
 ) -> None:
-    sent = build_request(Address(path="/s"), method, "/x", body=body)
+    sent = build_request(ServerAddress(path="/s"), method, "/x", body=body)
     head, _, rest = sent.partition(b"\r\n\r\n")
     assert head.startswith(f"{method} /x HTTP/1.1\r\n".encode())
     assert rest == (body or b"")
@@ -51,11 +51,13 @@ def test_a_body_has_a_length_and_a_type(
 
 def test_a_query_omits_none_and_encodes_the_rest() -> None:
     query = [("a", None), ("b", ""), ("c", "x&y= "), ("d", 0)]
-    assert build_request(Address(path="/s"), "GET", "/x", query).startswith(b"GET /x?b=&c=x%26y%3D%20&d=0 HTTP/1.1\r\n")
-    assert build_request(Address(path="/s"), "GET", "/x", [("a", None)]).startswith(b"GET /x HTTP/1.1\r\n")
+    assert build_request(ServerAddress(path="/s"), "GET", "/x", query).startswith(
+        b"GET /x?b=&c=x%26y%3D%20&d=0 HTTP/1.1\r\n"
+    )
+    assert build_request(ServerAddress(path="/s"), "GET", "/x", [("a", None)]).startswith(b"GET /x HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize("header", [("A", "b\r\nC: d"), ("A", "\u00e9"), ("A\n", "b")])
 def test_invalid_header_characters_are_rejected(header: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="HTTP"):
-        build_request(Address(path="/s"), "GET", "/x", headers=[header])
+        build_request(ServerAddress(path="/s"), "GET", "/x", headers=[header])

@@ -11,7 +11,7 @@ import pytest
 from client.scripted_server import Exchange, ScriptedServer, answer
 from holdfast.client.client import Client, new_client_id
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.stream import EventStream
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage, ConfigModelRequest, PromptAccepted, RunChange, SelectedModel
@@ -241,7 +241,7 @@ async def test_a_connection_with_unsolicited_data_is_closed() -> None:
 
 
 async def test_no_server_listens() -> None:
-    async with Client(Address(path="/nowhere/at/all")) as client:
+    async with Client(ServerAddress(path="/nowhere/at/all")) as client:
         with pytest.raises(Unreachable, match="unix:///nowhere/at/all"):
             await client.health()
 
@@ -343,9 +343,9 @@ async def test_over_tcp_with_a_token() -> None:
         writer.close()
 
     async with stream_server(serve) as port:
-        async with Client(Address(host="127.0.0.1", port=port, token="t0ken")) as client:
+        async with Client(ServerAddress(host="127.0.0.1", port=port, token="t0ken")) as client:
             await client.health()
-        async with Client(Address(host="127.0.0.1", port=port)) as client:
+        async with Client(ServerAddress(host="127.0.0.1", port=port)) as client:
             with pytest.raises(ServerProblem):
                 await client.health()
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.client.client import Client
 from holdfast.client.errors import BrokenResponse
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
 
@@ -19,7 +19,7 @@ class Recorder(Client):
     """Records requests instead of sending them."""
 
     def __init__(self, answer: bytes) -> None:
-        super().__init__(Address(path="/none"), client_id="me", via="editor")
+        super().__init__(ServerAddress(path="/none"), client_id="me", via="editor")
         self._answer = answer
         self.sent: dict[str, Any] = {}
 

@@ -15,11 +15,11 @@ import pytest
 from holdfast.client.client import Client
 from holdfast.client.errors import BrokenResponse
 from holdfast.client.request import Response
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.settings import McpSettings
-from holdfast.http11.client_messages import IDEMPOTENT, Head
+from holdfast.http11.client_messages import IDEMPOTENT, ResponseHead
 from holdfast.protocol.bodies import AgentMessage, ConfigModelRequest, RunChange, SelectedModel
 from holdfast.protocol.routes import PREFIX, ROUTES
 
@@ -168,7 +168,7 @@ class Sender(Client):
     """Records requests instead of sending them."""
 
     def __init__(self) -> None:
-        super().__init__(Address(path="/none"), client_id="me", via="editor", seconds=30.0)
+        super().__init__(ServerAddress(path="/none"), client_id="me", via="editor", seconds=30.0)
         self.sent = ""
         self._pool.exchange = self._record  # type: ignore[method-assign]
 
@@ -180,7 +180,7 @@ class Sender(Client):
         notes = ["patient"] * (seconds is None) + ["repeats"] * (can_repeat and method not in IDEMPOTENT)
         path = target.removeprefix(PREFIX).replace("/workspaces/workspace", "W")
         self.sent = " ".join(filter(None, [method, path, body, *notes]))
-        return Response(Head(200, {}), b"\x00")
+        return Response(ResponseHead(200, {}), b"\x00")
 
 
 def value_for(method: str, name: str, kind: object) -> Any:  # noqa: ANN401

@@ -18,7 +18,7 @@ import pytest
 
 from client.scripted_server import short_directory
 from holdfast.client.errors import StartFailed, Unreachable, UnsafePath
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import (
     EXIT_ADDRESS_IN_USE,
     ServerLocation,
@@ -109,16 +109,16 @@ def test_a_socket_path_is_never_too_long() -> None:
         parse_host("unix:///" + "ü" * 60)
 
 
-HOSTS: list[tuple[str, Address]] = [
-    ("unix:///run/x.sock", Address(path="/run/x.sock")),
-    ("tcp://127.0.0.1:80", Address(host="127.0.0.1", port=80, token="t")),
-    ("tcp://[::1]:80", Address(host="::1", port=80, token="t")),
-    ("tcp://localhost:65535", Address(host="localhost", port=65535, token="t")),
+HOSTS: list[tuple[str, ServerAddress]] = [
+    ("unix:///run/x.sock", ServerAddress(path="/run/x.sock")),
+    ("tcp://127.0.0.1:80", ServerAddress(host="127.0.0.1", port=80, token="t")),
+    ("tcp://[::1]:80", ServerAddress(host="::1", port=80, token="t")),
+    ("tcp://localhost:65535", ServerAddress(host="localhost", port=65535, token="t")),
 ]
 
 
 @pytest.mark.parametrize(("text", "expected"), HOSTS)
-def test_hosts(text: str, expected: Address) -> None:
+def test_hosts(text: str, expected: ServerAddress) -> None:
     assert parse_host(text, "t") == expected
 
 
@@ -164,7 +164,7 @@ def test_a_named_host_is_never_started(tmp_path: Path) -> None:
     by_environment = locate(environment={"HOLDFAST_HOST": "tcp://127.0.0.1:9", "HOLDFAST_DATA_DIR": str(tmp_path)})
     assert (by_environment.address.token, by_environment.can_be_started) == ("t0ken", False)
     by_flag = locate("unix:///nowhere/x.sock", environment={"HOLDFAST_HOST": "tcp://127.0.0.1:9"})
-    assert by_flag.address == Address(path="/nowhere/x.sock")
+    assert by_flag.address == ServerAddress(path="/nowhere/x.sock")
     with pytest.raises(Unreachable):
         find_or_start(by_flag)
 
@@ -178,7 +178,7 @@ class LauncherFixture:
         self.data = root / "data"
         self._program = root / "server.py"
         self._program.write_text(SERVER)
-        self.where = ServerLocation(Address(path=str(self.socket)), str(self.data), True)
+        self.where = ServerLocation(ServerAddress(path=str(self.socket)), str(self.data), True)
 
     def command(self, unready: int = 0, *more: str) -> list[str]:
         program = [sys.executable, "-I", "-u", str(self._program)]
@@ -358,7 +358,7 @@ def test_exiting_server_is_replaced(launcher: LauncherFixture) -> None:
 def test_a_server_that_does_not_answer_and_does_not_leave(launcher: LauncherFixture) -> None:
     # A shell starts within the limit on a busy machine, too.
     program = f"echo words of the one; exit {EXIT_ADDRESS_IN_USE}"
-    with pytest.raises(StartFailed, match=r"(?s)in the way.*words of the one$"):
+    with pytest.raises(StartFailed, match=r"(?s)uses the socket.*words of the one$"):
         find_or_start(launcher.where, command=["/bin/sh", "-c", program], timeout=1.0)
 
 
@@ -387,11 +387,11 @@ def test_directories_of_other_users_are_refused(tmp_path: Path) -> None:
         secure_directory(str(open_to_all))
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    with pytest.raises(UnsafePath, match="not a directory of yours"):
+    with pytest.raises(UnsafePath, match="not a directory that you own"):
         secure_directory(str(link))
     (tmp_path / "file").touch()
     with pytest.raises(UnsafePath):
         secure_directory(str(tmp_path / "file"))
-    where = ServerLocation(Address(path=str(open_to_all / "s")), str(tmp_path), True)
+    where = ServerLocation(ServerAddress(path=str(open_to_all / "s")), str(tmp_path), True)
     with pytest.raises(UnsafePath):
         find_or_start(where)

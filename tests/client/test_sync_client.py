@@ -2,10 +2,14 @@
 
 import asyncio
 import os
+import select
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,9 +24,10 @@ from client.scripted_server import (
     session_event,
     stream_head,
 )
-from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.server_address import Address
-from holdfast.client.sync_client import SyncClient
+from holdfast.client import sync_client
+from holdfast.client.errors import BrokenResponse, ClientError, ConnectionLost, ServerProblem, TimedOut, Unreachable
+from holdfast.client.server_address import ServerAddress
+from holdfast.client.sync_client import SyncClient, SyncEventStream
 from holdfast.domain.events import encode_event
 from holdfast.http11.sse import SseEvent, frame
 
@@ -34,7 +39,7 @@ LOG = list(enumerate(BODIES, 1))
 async def with_server(script: Handler, work: Callable[[SyncClient], T]) -> T:
     """Run the server on this loop and the client in a thread."""
 
-    def run(address: Address) -> T:
+    def run(address: ServerAddress) -> T:
         with SyncClient(address, timeout=10.0) as client:
             return work(client)
 
@@ -81,12 +86,12 @@ class DisconnectingScript:
     """Answers the first request; on the first connection it reads the second one and disconnects."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.received: list[str] = []
 
     async def __call__(self, exchange: Exchange) -> None:
         while (asked := await exchange.asked()) is not None:
-            self.heard.append(asked.method)
-            if len(self.heard) == 2:
+            self.received.append(asked.method)
+            if len(self.received) == 2:
                 return
             await exchange.send(answer(b"yes"))
 
@@ -99,7 +104,7 @@ async def test_idempotent_requests_are_repeated(method: str, can_repeat: bool) -
 
     script = DisconnectingScript()
     assert await with_server(script, work) == (200, b"yes")
-    assert script.heard == ["GET", method, method]
+    assert script.received == ["GET", method, method]
 
 
 async def test_a_post_is_never_sent_twice() -> None:
@@ -110,7 +115,7 @@ async def test_a_post_is_never_sent_twice() -> None:
 
     script = DisconnectingScript()
     await with_server(script, work)
-    assert script.heard == ["GET", "POST"]
+    assert script.received == ["GET", "POST"]
 
 
 async def test_a_closed_connection_is_noticed_before_a_post() -> None:
@@ -165,7 +170,7 @@ async def test_an_incomplete_response_is_an_error(cut: int) -> None:
 
 def test_no_server_listens() -> None:
     with pytest.raises(Unreachable, match="/nowhere"):
-        SyncClient(Address(path="/nowhere")).request("GET", "/v1/health")
+        SyncClient(ServerAddress(path="/nowhere")).request("GET", "/v1/health")
 
 
 async def test_a_stream() -> None:
@@ -248,7 +253,7 @@ async def test_stream_without_heartbeat_is_broken() -> None:
     """A connection may be dead without being closed: its reader must not wait forever."""
 
     def work(client: SyncClient) -> None:
-        with client.stream("/v1/x", quiet=0.01) as stream, pytest.raises(ConnectionLost, match="quiet"):
+        with client.stream("/v1/x", quiet=0.01) as stream, pytest.raises(ConnectionLost, match="stopped responding"):
             list(stream)
 
     await with_server(quiet, work)
@@ -268,6 +273,84 @@ async def test_a_wait_ends_when_the_wake_descriptor_is_readable() -> None:
             os.close(writing)
 
     assert await with_server(quiet, work) == []
+
+
+def test_a_wait_without_wake_descriptor_waits_for_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Descriptor 0 is readable at its end."""
+    registered: list[object] = []
+
+    class Poll:
+        def register(self, item: object, _events: int) -> None:
+            registered.append(item)
+
+        def poll(self, _timeout: float | None) -> list[tuple[int, int]]:
+            return []
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(stream_head())
+        with SyncEventStream(ours, b"", 10.0, 10.0) as stream:
+            monkeypatch.setattr(sync_client, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+            assert stream.receive(0.0) == []
+            assert registered == [ours]
+            assert stream.receive(0.0, wake=0) == []
+            assert registered == [ours, ours, 0]
+
+
+class Wire:
+    """A connection whose peer sends these pieces; an exception among them is raised."""
+
+    def __init__(self, *pieces: bytes | Exception) -> None:
+        self.pieces = list(pieces)
+        self.is_closed = False
+
+    def settimeout(self, _seconds: float) -> None:
+        """Ignored: nothing is awaited."""
+
+    def sendall(self, _data: bytes) -> None:
+        """Accept everything."""
+
+    def recv(self, _size: int) -> bytes:
+        piece = self.pieces.pop(0)
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+WHOLE = answer(b"body")
+EXCHANGES: list[tuple[tuple[bytes | Exception, ...], object, bool]] = [
+    # what is received, the result, and whether the connection is kept
+    ((WHOLE,), (200, b"body"), True),
+    ((WHOLE[:5], WHOLE[5:]), (200, b"body"), True),
+    ((answer(b"body", headers="Connection: close\r\n"),), (200, b"body"), False),
+    ((b"HTTP/1.1 200 OK\r\n\r\nbo", b"dy", b""), (200, b"body"), False),
+    # Nothing was received: the caller may repeat the request.
+    ((b"",), None, False),
+    ((ConnectionResetError(),), None, False),
+    # The server has begun to answer.
+    ((WHOLE[:5], b""), ConnectionLost, False),
+    ((WHOLE[:5], ConnectionResetError()), ConnectionLost, False),
+    ((WHOLE[:-1], b""), ConnectionLost, False),
+    ((TimeoutError(),), TimedOut, False),
+    ((WHOLE[:5], TimeoutError()), TimedOut, False),
+    ((b"SSH-2.0\r\n",), BrokenResponse, False),
+]
+
+
+@pytest.mark.parametrize("number", range(len(EXCHANGES)))
+def test_the_result_of_one_exchange(number: int) -> None:
+    pieces, expected, is_kept = EXCHANGES[number]
+    wire: Any = Wire(*pieces)
+    client = SyncClient(ServerAddress(path="/none"))
+    try:
+        result: object = client._exchange(wire, b"request", "POST", time.monotonic() + 60)
+    except ClientError as error:
+        result = type(error)
+    assert result == expected
+    assert (client._idle is wire, wire.is_closed) == (is_kept, not is_kept)
 
 
 LIGHT = ("holdfast.client.sync_client", "holdfast.client.server_address", "holdfast.client.server_launcher")

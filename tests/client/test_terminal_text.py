@@ -4,7 +4,9 @@ import random
 
 import pytest
 
+from holdfast.client import terminal_text
 from holdfast.client.terminal_text import BIDI, CONTROLS, EscapeFilter, sanitize, strip_escapes
+from planting import CLAUSES, assert_every_clause_decides
 
 CASES: list[tuple[str, str]] = [
     ("plain\ttext\n", "plain\ttext\n"),
@@ -23,6 +25,23 @@ CASES: list[tuple[str, str]] = [
     ("\x1b[38;5;1é", "é"),
     ("10 %\r20 %\x08\x00\x7f", "10 %20 %"),
     ("日本語\u200e", "日本語\u200e"),
+    # The first and the last character of each class, in each state.
+    *((f"\x1b{final}x", "x") for final in "0?@~"),
+    *((f"\x1b{middle}~x", "x") for middle in " /"),
+    ("\x1b(5x", "x"),
+    ("\x1b(é", "é"),
+    *((f"\x1b[{parameter}~x", "x") for parameter in "0?"),
+    *((f"\x1b[{middle}5qx", "x") for middle in " /"),
+    *((f"\x1b[{final}x", "x") for final in "@~"),
+    *((f"\x1b{string}a\x9cx", "x") for string in "]PX^_"),
+    *((f"{string}a{end}x", "x") for string in "\x90\x98\x9d\x9e\x9f" for end in "\x07\x18\x1a\x9c"),
+    ("\x1b]a\x1b(Bx", "x"),
+    ("\x1b]a\x1b[31mx", "x"),
+    ("\x1b[3\x1b]a\x07x", "x"),
+    ("\x1b[3\x9b1mx", "x"),
+    ("[31m(B]0", "[31m(B]0"),
+    ("\x1b[m[31m(B]0", "[31m(B]0"),
+    ("\x1b[m\x08\tx", "\tx"),
 ]
 
 
@@ -49,3 +68,15 @@ def test_no_control_character_is_ever_left() -> None:
         assert not forbidden & set(shown), repr(text)
         assert not {*map(chr, BIDI)} & set(sanitize(text)), repr(text)
         assert shown.count("\n") == text.count("\n"), "a line is never lost"
+
+
+def test_every_mistake_in_the_states_is_noticed() -> None:
+    def check() -> None:
+        for text, expected in CASES:
+            assert strip_escapes(text) == expected, repr(text)
+
+    functions = [EscapeFilter._is_shown, EscapeFilter._next_state, terminal_text._in_sequence]
+    equivalent = {
+        "if char == '\\\\':; return 'text' -> (nothing)": "a backslash is also the final character of a short sequence",
+    }
+    assert_every_clause_decides(functions, check, equivalent, CLAUSES | {"comparison", "exit"})

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client.every_event import TYPES, event_of
 from client.scripted_server import session_event
 from client.worlds import Harness
 from holdfast.client.events import StreamEvent, UnknownEvent, decode_event
@@ -74,9 +75,9 @@ def test_a_snapshot_with_later_events_equals_all_events(seed: int) -> None:
         if chance.randint(0, 5) == 0:
             view = View(ViewSettings(keeps_all=chance.random() < 0.5))
             view.load(harness.snapshot(S1), S1)
-            joined.append((view, len(harness.said)))
+            joined.append((view, len(harness.received_events)))
     for view, start in joined:
-        for item in harness.said[start:]:
+        for item in harness.received_events[start:]:
             view.apply(item)
             if chance.randint(0, 9) == 0:
                 # Reading changes nothing.
@@ -92,8 +93,8 @@ def test_a_snapshot_ahead_of_the_stream_is_not_undone_by_it(seed: int) -> None:
     harness = Harness(chance)
     for _ in range(chance.randint(1, 40)):
         harness.step()
-    here = chance.randint(0, len(harness.said))
-    while harness.said and harness.said[-1].number is None:
+    here = chance.randint(0, len(harness.received_events))
+    while harness.received_events and harness.received_events[-1].number is None:
         # The stream repeats growth after the last number itself, in whole parts.
         harness.step()
     snapshot = harness.snapshot(S1)
@@ -101,10 +102,10 @@ def test_a_snapshot_ahead_of_the_stream_is_not_undone_by_it(seed: int) -> None:
         harness.step()
     view = View()
     view.apply(StreamEvent(HelloEvent(Hello(0, 1, 1))))
-    for item in harness.said[:here]:
+    for item in harness.received_events[:here]:
         view.apply(item)
     view.load(snapshot, S1)
-    for item in harness.said[here:]:
+    for item in harness.received_events[here:]:
         view.apply(item)
     assert shown(view) == world_shown(harness)
 
@@ -370,3 +371,35 @@ def test_deltas_after_a_gap_belong_to_the_snapshot_that_follows() -> None:
     view.load(snapshot(90, messages=(message_of("a"),)), S1)
     assert view.apply(delta(1, "b"))
     assert text_of(view.messages(S1)[0]) == "ab"
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_an_event_that_the_view_does_not_show_changes_nothing(name: str) -> None:
+    """Only presence is received as a plain object; events without an effect have types of their own."""
+    view = View()
+    assert view.presence is None
+    view.apply(event_of(name, S1, 1))
+    assert view.presence is None
+    for kind in ("later", "", "presence"):
+        assert view.apply(StreamEvent(UnknownEvent(kind, {"a": 1}))) is (kind == "presence")
+        assert view.presence == ({"a": 1} if kind == "presence" else None)
+
+
+def test_a_notice_with_the_id_of_a_request_closes_only_this_request() -> None:
+    """Notices for Crush clients name the tool call, and close all of its requests."""
+
+    def asked(view: View) -> View:
+        for name, call in (("a", "c1"), ("b", "c1"), ("c", "c2")):
+            view.permissions[name] = {"id": name, "tool_call_id": call}
+        return view
+
+    rows: list[tuple[dict[str, object], list[str]]] = [
+        ({"id": "a", "tool_call_id": "c1"}, ["b", "c"]),
+        ({"id": "other"}, ["a", "b", "c"]),
+        ({"tool_call_id": "c1"}, ["c"]),
+        ({"tool_call_id": "c3"}, ["a", "b", "c"]),
+    ]
+    for notice, left in rows:
+        view = asked(View())
+        view._resolve_permission(notice)
+        assert list(view.permissions) == left, notice

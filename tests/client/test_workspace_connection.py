@@ -11,7 +11,7 @@ import pytest
 from client.scripted_server import chunk, frame_of, session_event, stream_head
 from holdfast.client import sync_client, workspace_connection
 from holdfast.client.errors import ClientError, ConnectionLost
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.client.sync_client import SyncEventStream
 from holdfast.client.workspace_connection import WorkspaceConnection
@@ -56,7 +56,7 @@ def test_a_heartbeat_resets_the_timeout_like_an_event(is_alive: bool, monkeypatc
             if is_alive:
                 assert next(items).number == 1
             else:
-                with pytest.raises(ConnectionLost, match="quiet"):
+                with pytest.raises(ConnectionLost, match="stopped responding"):
                     next(items)
 
 
@@ -108,7 +108,9 @@ class Harness:
         self.modes: list[bool] = []
         self.open_connections = 0
         self.hangs = False
-        self.address = Address(path="/first")
+        self.may_leave = asyncio.Event()
+        self.may_leave.set()
+        self.address = ServerAddress(path="/first")
         self.client = client = SimpleNamespace(
             create_workspace=self._create, events=self._events, close=self._close, address=None
         )
@@ -116,7 +118,7 @@ class Harness:
         monkeypatch.setattr(workspace_connection, "Client", lambda *_, **__: client)
         monkeypatch.setattr(workspace_connection, "find_or_start", self._find)
         monkeypatch.setattr(asyncio, "to_thread", _at_once)
-        where = where or ServerLocation(Address(path="/s"), "", can_be_started=can_be_started)
+        where = where or ServerLocation(ServerAddress(path="/s"), "", can_be_started=can_be_started)
         self.stay = WorkspaceConnection(where, "/p", ("A=1",), yolo=lambda: self.entered > 1)
 
     def _find(self, _: ServerLocation) -> SimpleNamespace:
@@ -144,6 +146,7 @@ class Harness:
     async def _leave(self, workspace: str) -> None:
         if self.hangs:
             await asyncio.Event().wait()
+        await self.may_leave.wait()
         self.left.append(workspace)
 
     async def _close(self) -> None:
@@ -213,15 +216,15 @@ async def test_a_stream_that_ended_is_reopened_at_its_position(monkeypatch: pyte
     await harness.stay.leave()
 
 
-REMOTE = ServerLocation(Address(path="/tunnel"), "", can_be_started=False, again=lambda: None, directory="/there")
+REMOTE = ServerLocation(ServerAddress(path="/tunnel"), "", can_be_started=False, again=lambda: None, directory="/there")
 
 
 @pytest.mark.parametrize(
     ("where", "environment", "directory"),
     [
-        (ServerLocation(Address(path="/s"), "", can_be_started=True), ("A=1",), "/p"),
-        (ServerLocation(Address(path="/s"), "", can_be_started=False), ("A=1",), "/p"),
-        (ServerLocation(Address(host="h", port=1), "", can_be_started=False), (), "/p"),
+        (ServerLocation(ServerAddress(path="/s"), "", can_be_started=True), ("A=1",), "/p"),
+        (ServerLocation(ServerAddress(path="/s"), "", can_be_started=False), ("A=1",), "/p"),
+        (ServerLocation(ServerAddress(host="h", port=1), "", can_be_started=False), (), "/p"),
         (REMOTE, (), "/there"),
     ],
     ids=["own", "named socket", "TCP", "ssh"],
@@ -240,10 +243,10 @@ async def test_each_entry_uses_the_current_address_and_mode_and_leaves_no_connec
 ) -> None:
     harness = Harness(monkeypatch)
     for number in range(3):
-        harness.address = Address(path=f"/socket{number}")
+        harness.address = ServerAddress(path=f"/socket{number}")
         await harness.stay.enter()
         assert harness.open_connections == 0
-    assert harness.client.address == Address(path="/socket2")
+    assert harness.client.address == ServerAddress(path="/socket2")
     assert harness.modes == [False, False, True]
 
 
@@ -301,3 +304,16 @@ async def test_leaving_a_server_that_does_not_respond(monkeypatch: pytest.Monkey
     assert harness.left == ["closed"]
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "connection"]
     following.cancel()
+
+
+async def test_leaving_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(monkeypatch)
+    clock = Clock()
+    await harness.stay.enter()
+    harness.may_leave.clear()
+    leaving = start(harness.stay.leave())
+    await settle_down()
+    await clock.forward(0.9)
+    harness.may_leave.set()
+    await leaving
+    assert harness.left == ["w1", "closed"]

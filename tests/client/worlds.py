@@ -39,7 +39,7 @@ class Harness:
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
-        self.said: list[StreamEvent] = []
+        self.received_events: list[StreamEvent] = []
         self.number = 0
         self.sessions: dict[SessionId, Session] = {}
         self.messages: dict[MessageId, Message] = {}
@@ -77,7 +77,7 @@ class Harness:
     def _publish(self, event: DurableEvent) -> None:
         # After an unclean start the numbers jump.
         self.number += self._chance.choice([1, 1, 1, 10_000])
-        self.said.append(StreamEvent(event, self.number))
+        self.received_events.append(StreamEvent(event, self.number))
 
     def _name(self) -> str:
         self._count += 1
@@ -131,11 +131,11 @@ class Harness:
             length = (text_length(message.parts[part]) if part < len(message.parts) else None) or 0
             offset = max(0, length + self._chance.choice([0, 0, 0, -2, 2]))
             growth = MessageDelta(message.session_id, message.id, part, offset, self._words())
-            self.said.append(StreamEvent(MessageDeltaEvent(growth)))
+            self.received_events.append(StreamEvent(MessageDeltaEvent(growth)))
         else:
             content = _part(self._chance.randint(0, 2), self._words())
             growth = MessagePart(message.session_id, message.id, part, content)
-            self.said.append(StreamEvent(MessagePartEvent(growth)))
+            self.received_events.append(StreamEvent(MessagePartEvent(growth)))
         self.messages[message.id] = grow(message, [growth])
 
     def _run(self) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +120,19 @@ def test_keyring_can_be_disabled() -> None:
     assert system_keyring(OFF) is None
 
 
+def test_keyring_is_used_unless_disabled_or_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the value 0 disables it, and only a backend with a priority of 1 or more is usable."""
+    backend = SimpleNamespace(priority=1)
+    package = SimpleNamespace(get_keyring=lambda: backend)
+    monkeypatch.setattr("holdfast.config.credentials.import_module", {"keyring": package}.__getitem__)
+    for value, is_used in ((None, True), ("", True), ("1", True), ("00", True), ("0", False)):
+        found = system_keyring({} if value is None else {"HOLDFAST_KEYRING": value})
+        assert (found is not None) is is_used, value
+    for priority, is_used in ((0.9, False), (1, True), (5, True)):
+        backend.priority = priority
+        assert (system_keyring({}) is not None) is is_used, priority
+
+
 def test_keyring_package_is_used(tmp_path: Path) -> None:
     """With a test backend, in a new process; then with a backend that always fails."""
     (tmp_path / "drawer.py").write_text(
@@ -133,13 +147,13 @@ def test_keyring_package_is_used(tmp_path: Path) -> None:
         "import sys; from holdfast.config.credentials import Credentials; c = Credentials(sys.argv[1]);"
         "print(c.put('openai', 'k'), c.get('openai'), c.remove('openai'), c.get('openai'))"
     )
-    told = []
+    reported = []
     for backend in ("drawer.Drawer", "keyring.backends.fail.Keyring"):
         environment = {"PYTHON_KEYRING_BACKEND": backend, "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
         command = [sys.executable, "-c", script, str(tmp_path / "c" / "credentials.toml")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-        told.append(done.stdout.strip())
-    assert told == ["keyring k True None", "file k True None"]
+        reported.append(done.stdout.strip())
+    assert reported == ["keyring k True None", "file k True None"]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +277,7 @@ async def test_revoked_sign_in_explains_the_remedy(credentials: Credentials) -> 
     server.answer = {"error": "invalid_grant"}
     with pytest.raises(SignInRequired, match="holdfast login p") as caught:
         await refresher(credentials).refresh("p", server.post, used="old")
-    assert caught.value.trouble == "credentials"
+    assert (caught.value.trouble, caught.value.title) == ("credentials", "Sign in again")
     assert credentials.get("p") == "old"
 
 

@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from holdfast.config.json_schema import DESCRIPTIONS, settings_schema
+from holdfast.domain.settings import PROVIDER_TYPES
 
 GOOD = {
     "$schema": "x",
@@ -25,6 +26,20 @@ def test_every_key_has_a_description() -> None:
     }
     assert keys == set(DESCRIPTIONS)
     assert all(text.endswith((".", "…")) for text in DESCRIPTIONS.values())
+
+
+def test_every_key_of_the_schema_carries_its_own_description() -> None:
+    found = {
+        f"{name}.{key}": field.get("description", "")
+        for name, definition in settings_schema()["$defs"].items()
+        for key, field in definition["properties"].items()
+        if key != "$schema"
+    }
+    assert found == DESCRIPTIONS
+    definitions = settings_schema()["$defs"]
+    assert all(definition["additionalProperties"] is False for definition in definitions.values())
+    assert set(definitions["ProviderSettings"]["properties"]["type"]["examples"]) == {*PROVIDER_TYPES}
+    assert definitions["Settings"]["properties"]["$schema"]["description"]
 
 
 def test_valid_settings_pass() -> None:

@@ -327,14 +327,14 @@ def test_the_order_of_files(files: SettingsFiles) -> None:
 def test_change_is_notified_once(files: SettingsFiles) -> None:
     files.write_user("[options]\nmax_steps = 1\n")
     configuration: Configuration = files.open()
-    told: list[int] = []
-    configuration.on_change = lambda: told.append(configuration.settings.options.max_steps)
+    reported: list[int] = []
+    configuration.on_change = lambda: reported.append(configuration.settings.options.max_steps)
     configuration.snapshot()
-    assert told == []
+    assert reported == []
     files.write_user("[options]\nmax_steps = 22\n")
     first = configuration.snapshot()
     assert configuration.snapshot() is first
-    assert told == [22]
+    assert reported == [22]
     files.write_user("# another text\n[options]\nmax_steps = 22\n")
     configuration.snapshot()
-    assert len(told) <= 2
+    assert len(reported) <= 2

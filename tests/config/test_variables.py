@@ -64,7 +64,7 @@ def test_values_are_substituted(text: str, expanded: str) -> None:
         ("${A", "never closed"),
         ("$(echo", "never closed"),
         ("${}", "a name is expected"),
-        ("${A:?no}", "is not understood"),
+        ("${A:?no}", "is not valid"),
         ("$(echo hello)", "only in your own files"),
         ("${NONE:-$(echo hello)}", "only in your own files"),
         ("${A:-" * 100 + "}" * 100, "deeper"),

@@ -63,11 +63,11 @@ def try_point(point: CrashPoint) -> int:
 
 def try_crash(seed: int) -> int:
     """Kill a random scenario at a random point, perhaps a second time during recovery; return the number of kills."""
-    dice = random.Random(seed)
-    scenario = dice.choice((*SCENARIOS, *[f"random-{seed}"] * 4))
-    level: Level = "file" if dice.random() < 0.4 else "group"
-    again = dice.randint(1, 12 if level == "group" else 40) if dice.random() < 0.4 else 0
-    point = CrashPoint(scenario, dice.randint(1, _MAX_RANDOM_POINT[level]), again, level)
+    rng = random.Random(seed)
+    scenario = rng.choice((*SCENARIOS, *[f"random-{seed}"] * 4))
+    level: Level = "file" if rng.random() < 0.4 else "group"
+    again = rng.randint(1, 12 if level == "group" else 40) if rng.random() < 0.4 else 0
+    point = CrashPoint(scenario, rng.randint(1, _MAX_RANDOM_POINT[level]), again, level)
     try:
         return try_point(point)
     except Violation as violation:

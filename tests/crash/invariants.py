@@ -252,7 +252,7 @@ def _check_repetitions(evidence: Evidence) -> Iterator[str]:
             if run.started_at and _has_acted(run.run_id, found, journal, left):
                 yield f"R9: {run.run_id} had started, and went on after the restart"
             if run.outcome is None:
-                yield from _expected_fate(run, found, evidence)
+                yield from _expected_outcome(run, found, evidence)
 
 
 def _duplicates(calls: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -260,7 +260,7 @@ def _duplicates(calls: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return sorted(call for call in counts if counts[call] > 1)
 
 
-def _expected_fate(run: Run, found: DiskState, evidence: Evidence) -> Iterator[str]:
+def _expected_outcome(run: Run, found: DiskState, evidence: Evidence) -> Iterator[str]:
     stored = evidence.end.run(run.run_id)
     outcome = None if stored is None else stored.outcome
     expected: tuple[Outcome, ...]

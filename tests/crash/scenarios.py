@@ -38,7 +38,7 @@ async def steering(driver: WorkspaceDriver, session: SessionId, tag: str) -> Non
     driver.go(f"{tag}1")
     await driver.held(f"{tag}4")
     driver.go(f"{tag}4")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def stopping(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
@@ -53,7 +53,7 @@ async def stopping(driver: WorkspaceDriver, session: SessionId, tag: str) -> Non
     await driver.prompt(session, f"{tag}5 say fail", f"{tag}-5")
     await driver.prompt(session, f"{tag}6 say", f"{tag}-6")
     await driver.cancel_run(RunId(f"{tag}-1"))
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def sweeping(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
@@ -67,17 +67,17 @@ async def sweeping(driver: WorkspaceDriver, session: SessionId, tag: str) -> Non
     await driver.prompt(session, f"{tag}3 say")
     await driver.cancel(session)
     driver.go(f"{tag}1-gone")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
     await asyncio.gather(driver.prompt(session, f"{tag}4 note / say", f"{tag}-4"), driver.cancel(session))
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def summarizing(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
     """A requested summary, and a run that continues from it."""
     await driver.summarize(session)
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
     await driver.prompt(session, f"{tag}1 say", f"{tag}-1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def interrupting(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
@@ -87,7 +87,7 @@ async def interrupting(driver: WorkspaceDriver, session: SessionId, tag: str) ->
     await driver.prompt(session, f"{tag}2 note / say", f"{tag}-2")
     await driver.prompt(session, f"{tag}3 say", f"{tag}-3", delivery="interrupt")
     driver.journal.note("cancelled", f"{tag}-1", f"{tag}-2")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def rearranging(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
@@ -99,7 +99,7 @@ async def rearranging(driver: WorkspaceDriver, session: SessionId, tag: str) -> 
     await driver.move(RunId(f"{tag}-4"), 0)
     await driver.workspace.inputs.redeliver(RunId(f"{tag}-3"), "steer")
     driver.go(f"{tag}1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def delegating(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
@@ -112,60 +112,60 @@ async def delegating(driver: WorkspaceDriver, session: SessionId, tag: str) -> N
         await driver.send(Prompt(child, f"{tag}{number} {script}", run_id=run_id, parent_run_id=parent))
     await driver.held(f"{tag}2")
     driver.go(f"{tag}2")
-    await driver.quiet(child)
+    await driver.wait_until_idle(child)
     driver.go(f"{tag}1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def sending(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
     """Two sub-agents in parallel, started by the real tool, and a third one after them."""
     await driver.prompt(session, f"{tag}1 agent:{tag}h agent:{tag}i / agent:{tag}j note / say", f"{tag}-1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def undoing(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
     """Two files are written and reverted together, and one of them is written again."""
     await driver.prompt(session, f"{tag}1 write:{tag}x write:{tag}y / say", f"{tag}-1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
     await driver.undo(session)
     await driver.prompt(session, f"{tag}2 write:{tag}z / say", f"{tag}-2")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def approving(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
     """A call that waits for permission, and gets two answers at once."""
     await driver.prompt(session, f"{tag}1 permit / say", f"{tag}-1")
     await driver.answer(f"{tag}-1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def retrying(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
     """Attempts that break off and are withdrawn, between tools and in the last response."""
     await driver.prompt(session, f"{tag}1 think say cut note / say cut say", f"{tag}-1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def lasting(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
     """A run of many steps, whose events fill several pages."""
     await driver.prompt(session, f"{tag}1 " + "say note look / " * 8 + "say", f"{tag}-1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def competing_clients(driver: WorkspaceDriver, session: SessionId, tag: str) -> None:
     """Three concurrent clients that act at random and wait for none of the others."""
-    dice = random.Random(f"{driver.lifetime.scenario} {tag}")
-    await asyncio.gather(*(_client(driver, session, f"{tag}{name}", random.Random(dice.random())) for name in "pqr"))
+    rng = random.Random(f"{driver.lifetime.scenario} {tag}")
+    await asyncio.gather(*(_client(driver, session, f"{tag}{name}", random.Random(rng.random())) for name in "pqr"))
 
 
-async def _client(driver: WorkspaceDriver, session: SessionId, tag: str, dice: random.Random) -> None:
+async def _client(driver: WorkspaceDriver, session: SessionId, tag: str, rng: random.Random) -> None:
     sent: list[Prompt] = []
     inputs = driver.workspace.inputs
-    for number in range(dice.randint(3, 6)):
-        if dice.random() < 0.5 or not sent:
-            sent.append(_some_prompt(session, f"{tag}{number}", dice))
+    for number in range(rng.randint(3, 6)):
+        if rng.random() < 0.5 or not sent:
+            sent.append(_some_prompt(session, f"{tag}{number}", rng))
         run_id = sent[-1].run_id or RunId("unknown")
         with contextlib.suppress(HoldfastError):
-            match dice.randrange(10):
+            match rng.randrange(10):
                 case 0:
                     await driver.cancel(session)
                 case 1:
@@ -174,18 +174,18 @@ async def _client(driver: WorkspaceDriver, session: SessionId, tag: str, dice: r
                     # A run that has already responded ends as it was about to: no promise applies.
                     await inputs.cancel_run(run_id)
                 case 3:
-                    await driver.move(run_id, dice.randrange(3))
+                    await driver.move(run_id, rng.randrange(3))
                 case 4:
-                    await inputs.redeliver(run_id, dice.choice(("steer", "queue")))
+                    await inputs.redeliver(run_id, rng.choice(("steer", "queue")))
                 case _:
                     await driver.send(sent[-1])
 
 
-def _some_prompt(session: SessionId, label: str, dice: random.Random) -> Prompt:
-    script = dice.choice(("say", "think note / say", "look look / note / say", "say fail", "note / look / think say"))
-    files = (Attachment(b"text" * 1000, "a.txt", "a.txt", "text/plain"),) if dice.random() < 0.2 else ()
-    delivery: Delivery | None = dice.choice((None, None, "steer", "queue", "reject", "interrupt"))
-    run_id = RunId(label if dice.random() < 0.6 else "")
+def _some_prompt(session: SessionId, label: str, rng: random.Random) -> Prompt:
+    script = rng.choice(("say", "think note / say", "look look / note / say", "say fail", "note / look / think say"))
+    files = (Attachment(b"text" * 1000, "a.txt", "a.txt", "text/plain"),) if rng.random() < 0.2 else ()
+    delivery: Delivery | None = rng.choice((None, None, "steer", "queue", "reject", "interrupt"))
+    run_id = RunId(label if rng.random() < 0.6 else "")
     return Prompt(session, f"{label} {script}", files, run_id, delivery)
 
 
@@ -204,7 +204,7 @@ async def working(driver: WorkspaceDriver) -> None:
     await driver.held("held")
     await steering(driver, one, "a")
     driver.go("held")
-    await driver.quiet(two)
+    await driver.wait_until_idle(two)
     await summarizing(driver, one, "b")
     await leaving(driver, one, "c")
 
@@ -217,7 +217,7 @@ async def stopped(driver: WorkspaceDriver) -> None:
     await stopping(driver, one, "a")
     await sweeping(driver, one, "b")
     await driver.cancel(two)
-    await driver.quiet(two)
+    await driver.wait_until_idle(two)
     await interrupting(driver, two, "c")
     await rearranging(driver, two, "d")
 
@@ -232,9 +232,9 @@ async def retried(driver: WorkspaceDriver) -> None:
     session = await driver.session("one")
     await retrying(driver, session, "a")
     await driver.summarize(session)
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
     await driver.prompt(session, "b1 note / say cut look / say", "b-1")
-    await driver.quiet(session)
+    await driver.wait_until_idle(session)
 
 
 async def helped(driver: WorkspaceDriver) -> None:
@@ -264,19 +264,19 @@ _ACTIVITIES: tuple[Activity, ...] = (
 
 async def random_scenario(seed: int, driver: WorkspaceDriver) -> None:
     """Random activities, in two or three sessions at once, without waiting for their end."""
-    dice = random.Random(seed)
-    sessions = [await driver.session(f"session {number}") for number in range(dice.randint(2, 3))]
+    rng = random.Random(seed)
+    sessions = [await driver.session(f"session {number}") for number in range(rng.randint(2, 3))]
 
     async def lane(index: int, activities: list[Activity]) -> None:
         for number, activity in enumerate(activities):
-            await driver.quiet(sessions[index])
+            await driver.wait_until_idle(sessions[index])
             await activity(driver, sessions[index], f"{'abc'[index]}{number}x")
 
-    drawn = [dice.choices(_ACTIVITIES, k=dice.randint(1, 2)) for _ in sessions]
+    drawn = [rng.choices(_ACTIVITIES, k=rng.randint(1, 2)) for _ in sessions]
     await asyncio.gather(*(lane(index, activities) for index, activities in enumerate(drawn)))
-    if dice.random() < 0.7:
-        session = dice.choice(sessions)
-        await driver.quiet(session)
+    if rng.random() < 0.7:
+        session = rng.choice(sessions)
+        await driver.wait_until_idle(session)
         await leaving(driver, session, "z")
 
 

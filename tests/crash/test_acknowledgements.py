@@ -71,7 +71,7 @@ async def test_clear_does_not_name_a_run_folded_during_its_write() -> None:
     assert harness.workspace.engine.lane(harness.session).folded == (steering.run_id,)
     ledger.before_clear.open()
     assert await clearing == ()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of(steering.run_id).outcome == "completed"
 
 
@@ -88,7 +88,7 @@ async def test_clear_removes_waiting_runs_at_once() -> None:
     tool.gate.open()
     ledger.before_clear.open()
     assert await clearing == (steering.run_id,)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [harness.end_of(run).outcome for run in ("r1", steering.run_id)] == ["completed", "cancelled"]
 
 
@@ -103,4 +103,4 @@ async def test_cancels_of_an_interrupt_are_stored_with_it() -> None:
     await harness.prompt("three", "r3", delivery="interrupt")
     assert [(await harness.run(name)).cancel_requested for name in ("r1", "r2", "r3")] == [True, True, False]
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()

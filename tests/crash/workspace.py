@@ -35,7 +35,7 @@ from holdfast.testing.conversation_validity import problems_of_request
 from holdfast.testing.gates import Gate, SimpleTool, until
 from holdfast.testing.harness import FixedModels, FixedTools, counting_ids
 from holdfast.tools.agent import Agent
-from holdfast.tools.write import Write as WriteFile
+from holdfast.tools.write import WriteTool as WriteFile
 from holdfast.workspace.files.undo import undo
 from storage.faulty_disk import FaultyDisk
 
@@ -330,7 +330,7 @@ class WorkspaceDriver:
         for gate in self._gates.values():
             gate.open()
 
-    async def quiet(self, *sessions: SessionId) -> None:
+    async def wait_until_idle(self, *sessions: SessionId) -> None:
         for session in sessions:
             await self.workspace.engine.wait_until_idle(session)
 
@@ -373,7 +373,7 @@ async def serve(
     await driver.open(ledger)
     if scenario is None:
         record = driver.workspace.record
-        await driver.quiet(*(session.id for session in await ledger.sessions(record.id)))
+        await driver.wait_until_idle(*(session.id for session in await ledger.sessions(record.id)))
     else:
         await scenario(driver)
     await driver.workspace.close()

@@ -51,16 +51,16 @@ def _script(request: RecordedRequest) -> Reply:
 class Machine:
     """An environment for the recipes: a clone of a repository, and the command on the path."""
 
-    def __init__(self, stage: CliEnvironment) -> None:
-        self.stage = stage
-        self.work = stage.project
-        tools = stage.root / "bin"
+    def __init__(self, cli_env: CliEnvironment) -> None:
+        self.cli_env = cli_env
+        self.work = cli_env.project
+        tools = cli_env.root / "bin"
         tools.mkdir()
         self.tool("holdfast", f'exec {sys.executable} -P -m holdfast "$@"')
-        stage.environment["PATH"] = f"{tools}:{stage.environment['PATH']}"
+        cli_env.environment["PATH"] = f"{tools}:{cli_env.environment['PATH']}"
 
     def tool(self, name: str, script: str) -> None:
-        file = self.stage.root / "bin" / name
+        file = self.cli_env.root / "bin" / name
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
@@ -69,7 +69,7 @@ class Machine:
         process = await asyncio.create_subprocess_exec(
             *("bash", "-e", "-o", "pipefail", "-c", script),
             cwd=self.work,
-            env={**self.stage.environment, **variables},
+            env={**self.cli_env.environment, **variables},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
@@ -86,8 +86,8 @@ class Machine:
 
 @asynccontextmanager
 async def _machine() -> AsyncIterator[Machine]:
-    async with cli_environment(_script) as stage:
-        machine = Machine(stage)
+    async with cli_environment(_script) as cli_env:
+        machine = Machine(cli_env)
         await machine.must(
             "git init -q --bare -b main ../origin; git init -q -b main .; git remote add origin ../origin;"
             "git config user.name n; git config user.email e; echo 1 > f; git add f; git commit -qm one;"
@@ -111,7 +111,7 @@ async def test_the_recipe_for_a_review_before_each_commit() -> None:
 
 async def test_the_recipe_for_a_nightly_task() -> None:
     async with _machine() as machine:
-        answer = machine.stage.root / "nightly.md"
+        answer = machine.cli_env.root / "nightly.md"
         script = _recipe("A task every night").replace("/srv/project", str(machine.work))
         script = script.replace("/var/tmp/nightly.md", str(answer))
         await machine.must(script)
@@ -129,12 +129,12 @@ async def test_the_workflows_run() -> None:
         await machine.must(review["Review"], BASE="main")
         machine.tool("gh", 'echo "$@" > ../gh; cat review.md >> ../gh')
         await machine.must(review["Comment"].replace("${{ github.event.pull_request.number }}", "7"))
-        assert (machine.stage.root / "gh").read_text() == "pr comment 7 --body-file review.md\nOK\n"
+        assert (machine.cli_env.root / "gh").read_text() == "pr comment 7 --body-file review.md\nOK\n"
         fix = _steps("fix.yml")
         await machine.must("rm review.md; git switch -q main")
         await machine.must(fix["Work"], TASK="Do it.")
         await machine.must(fix["Push"].replace("${{ github.run_id }}", "8"))
-        summary = machine.stage.root / "summary.md"
+        summary = machine.cli_env.root / "summary.md"
         await machine.must(fix["What was done"], GITHUB_STEP_SUMMARY=str(summary))
         assert summary.read_text().startswith("Changed it.\n```\n")
         assert (

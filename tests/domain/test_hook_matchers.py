@@ -5,7 +5,7 @@ import pytest
 from holdfast.domain.hooks import matcher_trouble
 from planting import assert_every_clause_decides
 
-NO_PATTERN, NO_TOOL, NO_WAY = "no regular expression", "fits no tool", "fits no way"
+NO_PATTERN, NO_TOOL, NO_WAY = "not a regular expression", "matches no tool", "matches no way"
 ROWS = [
     ("PreToolUse", "", ""),
     ("PreToolUse", "*", ""),

@@ -32,26 +32,26 @@ def delta(offset: int, text: str, part: int = 0) -> MessageDelta:
 @settings(deadline=None)
 @given(st.text(max_size=60), st.lists(st.integers(0, 60), max_size=12), st.integers())
 def test_any_split_with_repeats_yields_the_text(text: str, cuts: list[int], seed: int) -> None:
-    told = with_repeats(deltas(split(text, cuts)), seed)
-    assert grow(TEXT, told).parts == (text_part(text),)
-    assert grow(message("assistant", reasoning_part("")), told).parts == (reasoning_part(text),)
+    reported = with_repeats(deltas(split(text, cuts)), seed)
+    assert grow(TEXT, reported).parts == (text_part(text),)
+    assert grow(message("assistant", reasoning_part("")), reported).parts == (reasoning_part(text),)
 
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 8), st.integers())
 def test_folding_in_two_parts_equals_folding_at_once(text: str, cuts: list[int], place: int, seed: int) -> None:
-    told = with_repeats(deltas(split(text, cuts)), seed)
-    assert grow(grow(TEXT, told[:place]), told[place:]) == grow(TEXT, told)
+    reported = with_repeats(deltas(split(text, cuts)), seed)
+    assert grow(grow(TEXT, reported[:place]), reported[place:]) == grow(TEXT, reported)
 
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=8), st.data())
 def test_lost_delta_is_repaired_by_the_full_part(text: str, cuts: list[int], data: st.DataObject) -> None:
-    told = deltas(split(text, cuts))
-    lost = data.draw(st.integers(0, len(told) - 1))
-    damaged = grow(TEXT, told[:lost] + told[lost + 1 :])
-    before = "".join(item.text for item in told[:lost])
-    assert damaged.parts == ((text_part(before),) if told[lost].text else (text_part(text),))
+    reported = deltas(split(text, cuts))
+    lost = data.draw(st.integers(0, len(reported) - 1))
+    damaged = grow(TEXT, reported[:lost] + reported[lost + 1 :])
+    before = "".join(item.text for item in reported[:lost])
+    assert damaged.parts == ((text_part(before),) if reported[lost].text else (text_part(text),))
     assert grow(damaged, [full_part(text_part(text))]).parts == (text_part(text),)
 
 

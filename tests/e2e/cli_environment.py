@@ -274,11 +274,11 @@ async def cli_environment(
     async with ModelServer(
         script or [Reply((Say(("Hel", "lo.")),))], models=models or {"big": 1, "other": 1}
     ) as provider:
-        stage = CliEnvironment(provider)
-        stage.write()
+        cli_env = CliEnvironment(provider)
+        cli_env.write()
         try:
             if serves:
-                await stage.serve()
-            yield stage
+                await cli_env.serve()
+            yield cli_env
         finally:
-            await stage.close()
+            await cli_env.close()

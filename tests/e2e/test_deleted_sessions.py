@@ -19,13 +19,13 @@ from upgrade.recorded_work import answer, calls
 CANARY = "canary-of-the-deleted-session"
 
 
-async def work(stage: CliEnvironment, client: Client, workspace: WorkspaceId) -> SessionId:
+async def work(cli_env: CliEnvironment, client: Client, workspace: WorkspaceId) -> SessionId:
     """Create a session with its text in title, prompts, attachments, responses, errors, files, output, sub-agents,
     to-dos.
     """
     session = (await client.create_session(workspace, f"{CANARY}-title")).id
     note = Attachment(f"{CANARY}-attachment".encode(), f"/x/{CANARY}-path", f"{CANARY}-name.txt", "text/plain")
-    (stage.project / "much.sh").write_text('seq -f "%g $1" 1 20000\n')
+    (cli_env.project / "much.sh").write_text('seq -f "%g $1" 1 20000\n')
     todo = [{"content": f"{CANARY}-todo", "status": "pending", "active_form": "x"}]
     prompt = calls(
         [("agent", {"prompt": f"{CANARY}-helper"})],
@@ -57,7 +57,7 @@ def files_with(place: Path) -> list[str]:
 
 async def answers(client: Client, workspace: WorkspaceId, session: SessionId) -> str:
     """Return all API responses about the workspace as one text."""
-    said: list[object] = [
+    output: list[object] = [
         await client.snapshot(workspace),
         await client.list_sessions(workspace),
         await client.list_messages(workspace, session),
@@ -73,29 +73,29 @@ async def answers(client: Client, workspace: WorkspaceId, session: SessionId) ->
     for only in ("", session):
         page = await client.read_log(workspace, limit=1000, session=only)
         assert not page.more
-        said.append(page)
-    return msgspec.json.encode(said).decode()
+        output.append(page)
+    return msgspec.json.encode(output).decode()
 
 
 async def test_deleted_session_leaves_no_text() -> None:
-    async with cli_environment(answer) as stage:
-        given = tuple(f"{key}={value}" for key, value in stage.environment.items())
-        client = await stage.client()
-        workspace = (await client.create_workspace(str(stage.project), env=given)).id
+    async with cli_environment(answer) as cli_env:
+        given = tuple(f"{key}={value}" for key, value in cli_env.environment.items())
+        client = await cli_env.client()
+        workspace = (await client.create_workspace(str(cli_env.project), env=given)).id
         kept = (await client.create_session(workspace, "kept")).id
         await run(client, workspace, kept, "something else", "kept-1")
-        session = await work(stage, client, workspace)
+        session = await work(cli_env, client, workspace)
         assert CANARY in await answers(client, workspace, session)
-        assert len(files_with(stage.data)) >= 3
+        assert len(files_with(cli_env.data)) >= 3
         numbers = (await client.snapshot(workspace)).cursor
         await client.delete_session(workspace, session)
-        assert files_with(stage.data) == []
+        assert files_with(cli_env.data) == []
         assert CANARY not in await answers(client, workspace, session)
         await check_stream(client, workspace, session, numbers)
         await check_run_ids(client, workspace, kept)
-        assert CANARY not in stage.log
-        await stage.stop()
-        assert files_with(stage.data) == []
+        assert CANARY not in cli_env.log
+        await cli_env.stop()
+        assert files_with(cli_env.data) == []
 
 
 async def check_stream(client: Client, workspace: WorkspaceId, session: SessionId, numbers: int) -> None:

@@ -109,23 +109,23 @@ def has_open_request(one: ToolClient) -> bool:
 
 async def test_the_command_line_and_the_chosen_model() -> None:
     """`holdfast run "/review src"`, with the model named in the command."""
-    async with cli_environment([Reply((Say(("Looks good.",)),))]) as stage:
-        folder = stage.settings.parent / "commands"
+    async with cli_environment([Reply((Say(("Looks good.",)),))]) as cli_env:
+        folder = cli_env.settings.parent / "commands"
         written(folder / "review.md", "---", "model: local/other", "---", "Review $1 with care.")
-        assert await stage.stdout_of("run", "/review src") == "Looks good."
-        (asked,) = model_requests(stage.provider)
+        assert await cli_env.stdout_of("run", "/review src") == "Looks good."
+        (asked,) = model_requests(cli_env.provider)
         assert asked.json["model"] == "other"
         messages = asked.json["messages"]
         assert isinstance(messages, list)
         assert text(messages[-1]) == "Review src with care."
-        assert "/review" in await stage.stdout_of("commands")
-        assert await stage.stdout_of("commands", "show", "review", "a") == "Review a with care."
-        assert "holdfast-config" in await stage.stdout_of("skills")
-        assert "# Setting up Holdfast" in await stage.stdout_of("skills", "show", "holdfast-config")
-        assert json.loads(await stage.stdout_of("skills", "--json"))["broken"] == []
+        assert "/review" in await cli_env.stdout_of("commands")
+        assert await cli_env.stdout_of("commands", "show", "review", "a") == "Review a with care."
+        assert "holdfast-config" in await cli_env.stdout_of("skills")
+        assert "# Setting up Holdfast" in await cli_env.stdout_of("skills", "show", "holdfast-config")
+        assert json.loads(await cli_env.stdout_of("skills", "--json"))["broken"] == []
         written(folder.parent / "agents/critic.md", "---", "description: Finds faults.", "---", "Be strict.")
-        assert "@critic" in await stage.stdout_of("agents")
-        assert [item["name"] for item in json.loads(await stage.stdout_of("agents", "--json"))] == ["critic"]
+        assert "@critic" in await cli_env.stdout_of("agents")
+        assert [item["name"] for item in json.loads(await cli_env.stdout_of("agents", "--json"))] == ["critic"]
 
 
 async def test_unavailable_names_in_front_matter_are_reported() -> None:
@@ -133,51 +133,53 @@ async def test_unavailable_names_in_front_matter_are_reported() -> None:
     sent = Reply((CallTool("c1", "agent", (json.dumps({"prompt": "look", "agent": "critic"}),)),))
 
     def script(asked: RecordedRequest) -> Reply:
-        said = json.dumps(asked.json.get("messages"))
-        if "tools" in asked.json and "Be strict." not in said and "Looked." not in said:
+        output = json.dumps(asked.json.get("messages"))
+        if "tools" in asked.json and "Be strict." not in output and "Looked." not in output:
             return sent
-        return Reply((Say(("Looked." if "Be strict." in said else "All is well.",)),))
+        return Reply((Say(("Looked." if "Be strict." in output else "All is well.",)),))
 
-    async with cli_environment(script) as stage:
-        review = written(stage.settings.parent / "commands/review.md", "---", "model: local/gone", "---", "Review.")
+    async with cli_environment(script) as cli_env:
+        review = written(cli_env.settings.parent / "commands/review.md", "---", "model: local/gone", "---", "Review.")
         front = ("---", "description: x", "tools: Read, Reed", "model: gone", "---")
-        critic = written(stage.settings.parent / "agents/critic.md", *front, "Be strict.")
-        done = await stage.call("run", "/review")
+        critic = written(cli_env.settings.parent / "agents/critic.md", *front, "Be strict.")
+        done = await cli_env.call("run", "/review")
         assert done.out.strip() == "All is well."
         assert "local/big is used instead." in done.err
-        messages = model_requests(stage.provider)[-1].json["messages"]
+        messages = model_requests(cli_env.provider)[-1].json["messages"]
         assert isinstance(messages, list)
         result = text(messages[-1])
         assert result.startswith("Looked.")
         assert "There is no model gone." in result
         assert result.endswith("local/big is used instead.)")
-        below = written(stage.settings.parent / "agents/aside.md", "---", "name: critic", "description: y", "---", "z")
-        health = json.loads((await stage.call("doctor", "--json")).out)
+        below = written(
+            cli_env.settings.parent / "agents/aside.md", "---", "name: critic", "description: y", "---", "z"
+        )
+        health = json.loads((await cli_env.call("doctor", "--json")).out)
         found = [item for item in health["findings"] if item["area"] in ("commands", "agents")]
         places = [(item["severity"], item["file"], item.get("line", 0), item["what"].split(":")[0]) for item in found]
         assert places == [
             ("warning", str(review), 2, "model"),
             ("warning", str(critic), 4, "model"),
             ("warning", str(critic), 3, "tools"),
-            ("note", str(below), 0, "critic stands below another of the same name."),
+            ("note", str(below), 0, "critic is overridden by another one of the same name."),
         ]
         assert "no Reed" in found[2]["what"]
 
 
 async def test_trust_on_the_command_line_shows_what_would_run() -> None:
-    async with cli_environment() as stage:
+    async with cli_environment() as cli_env:
         command = {"type": "command", "command": "rm -rf /"}
         hooks = {"PreToolUse": [{"matcher": "", "hooks": [command]}]}
-        written(stage.project / ".claude/settings.json", json.dumps({"hooks": hooks}))
-        written(stage.project / ".holdfast/agents/a.md", "---", "description: x", "tools: Bash", "---", "y")
-        shown = await stage.call("trust", "--show")
+        written(cli_env.project / ".claude/settings.json", json.dumps({"hooks": hooks}))
+        written(cli_env.project / ".holdfast/agents/a.md", "---", "description: x", "tools: Bash", "---", "y")
+        shown = await cli_env.call("trust", "--show")
         assert "! hooks.PreToolUse = rm -rf /" in shown.out
         assert "! tools = bash" in shown.out
         assert "is not trusted" in shown.err
-        await stage.stdout_of("trust", "--yes")
-        assert "is trusted" in (await stage.call("trust", "--show")).err
-        assert "no longer trusted" in (await stage.call("trust", "--revoke")).err
-        assert "is not trusted" in (await stage.call("trust", "--show")).err
+        await cli_env.stdout_of("trust", "--yes")
+        assert "is trusted" in (await cli_env.call("trust", "--show")).err
+        assert "no longer trusted" in (await cli_env.call("trust", "--revoke")).err
+        assert "is not trusted" in (await cli_env.call("trust", "--show")).err
 
 
 # Agents

@@ -41,13 +41,13 @@ async def test_a_hook_refuses_with_an_exit_code(home: Home) -> None:
     home.hooks("PreToolUse", QUIET + "echo 'no touching' >&2; exit 2", matcher="^bash$")
     home.hooks("PreToolUse", printing_hook({"decision": "allow"}))
     async with tool_client() as one:
-        refused, looked = await one.call_tools_and_wait(bash("touch it"), ("ls", {}))
+        refused, is_examined = await one.call_tools_and_wait(bash("touch it"), ("ls", {}))
         assert (refused.content, refused.is_error) == ("no touching", True)
         assert not (one.project / "it").exists()
         report = json.loads(refused.metadata)["hook"]
         assert (report["hook_count"], report["decision"], report["input_rewrite"]) == (2, "deny", False)
         assert [item["decision"] for item in report["hooks"]] == ["deny", "allow"]
-        assert json.loads(looked.metadata)["hook"]["hook_count"] == 1
+        assert json.loads(is_examined.metadata)["hook"]["hook_count"] == 1
 
 
 async def test_rewritten_input_is_displayed_checked_and_run(home: Home) -> None:
@@ -92,18 +92,18 @@ async def test_hook_input(home: Home, tmp_path: Path) -> None:
         session = await one.session()
         await one.call_tools_and_wait(("view", {"file_path": "a.txt"}), session=session)
         (call,) = await calls_of(one, session)
-        told = json.loads(out.read_text())
-        assert told == {
+        reported = json.loads(out.read_text())
+        assert reported == {
             "event": "PreToolUse",
             "hook_event_name": "PreToolUse",
             "cwd": str(one.project),
             "session_id": session,
-            "run_id": told["run_id"],
+            "run_id": reported["run_id"],
             "tool_name": "view",
             "tool_use_id": call.id,
             "tool_input": {"file_path": "a.txt"},
         }
-        assert json.loads((tmp_path / "told.theirs").read_text()) == {**told, "tool_name": "Read"}
+        assert json.loads((tmp_path / "told.theirs").read_text()) == {**reported, "tool_name": "Read"}
         variables = dict(line.partition("=")[::2] for line in (tmp_path / "told.env").read_text().splitlines())
         for prefix in ("HOLDFAST", "CRUSH"):
             assert variables[f"{prefix}_TOOL_INPUT_FILE_PATH"] == "a.txt"
@@ -175,12 +175,12 @@ async def test_r4_a_hook_is_killed_with_its_run(home: Home, shape: str) -> None:
 
 async def test_r4_a_hook_dies_with_a_server_that_is_killed() -> None:
     token = new_token()
-    async with cli_environment([Reply((CallTool("c1", "ls", ("{}",)),))]) as stage:
-        stage.write(f"[[hooks.PreToolUse]]\ncommand = 'setsid sleep {token} & exec sleep {token}'")
-        place = await stage.open_workspace()
+    async with cli_environment([Reply((CallTool("c1", "ls", ("{}",)),))]) as cli_env:
+        cli_env.write(f"[[hooks.PreToolUse]]\ncommand = 'setsid sleep {token} & exec sleep {token}'")
+        place = await cli_env.open_workspace()
         await place.send("go")
         await until(lambda: len(survivors(token)) >= 2)
-        await stage.stop(signal.SIGKILL)
+        await cli_env.stop(signal.SIGKILL)
         await until(lambda: not survivors(token))
 
 
@@ -188,17 +188,17 @@ async def test_hooks_run_for_end_of_recovered_run() -> None:
     """The next server publishes its end and runs the hooks for it, once."""
     async with cli_environment(
         [Reply((CallTool("c1", "bash", (json.dumps({"command": "touch up; sleep 1000"}),)),))]
-    ) as stage:
-        log = stage.root / "ends"
-        stage.write(f"[[hooks.RunEnd]]\ncommand = 'echo $HOLDFAST_RUN_ID $HOLDFAST_OUTCOME >> {log}'")
-        await stage.stdout_of("run", "--yolo", "--detach", "--run-id", "first", "go")
-        await until((stage.project / "up").exists)
-        await stage.stop(signal.SIGKILL)
+    ) as cli_env:
+        log = cli_env.root / "ends"
+        cli_env.write(f"[[hooks.RunEnd]]\ncommand = 'echo $HOLDFAST_RUN_ID $HOLDFAST_OUTCOME >> {log}'")
+        await cli_env.stdout_of("run", "--yolo", "--detach", "--run-id", "first", "go")
+        await until((cli_env.project / "up").exists)
+        await cli_env.stop(signal.SIGKILL)
         assert not log.exists()
-        await stage.serve()
-        assert json.loads(await stage.stdout_of("runs", "list", "--json"))[0]["outcome"] == "interrupted"
+        await cli_env.serve()
+        assert json.loads(await cli_env.stdout_of("runs", "list", "--json"))[0]["outcome"] == "interrupted"
         await until(lambda: log.exists() and log.read_text())
-        await stage.stop()
+        await cli_env.stop()
         assert log.read_text() == "first interrupted\n"
 
 
@@ -249,10 +249,10 @@ async def test_hooks_run_for_end_by_server_stop(home: Home, tmp_path: Path) -> N
     async with tool_client() as one:
         await one.call_tools(await one.session(), bash("touch up; sleep 1000"))
         await until((one.project / "up").exists)
-    told = json.loads((tmp_path / "told").read_text())
-    assert (told["event"], told["hook_event_name"], told["outcome"]) == ("RunEnd", "RunEnd", "interrupted")
-    assert told["error"]
-    assert json.loads((tmp_path / "theirs").read_text()) == {**told, "hook_event_name": "Stop"}
+    reported = json.loads((tmp_path / "told").read_text())
+    assert (reported["event"], reported["hook_event_name"], reported["outcome"]) == ("RunEnd", "RunEnd", "interrupted")
+    assert reported["error"]
+    assert json.loads((tmp_path / "theirs").read_text()) == {**reported, "hook_event_name": "Stop"}
 
 
 async def test_running_hooks_end_with_workspace(home: Home) -> None:

@@ -37,9 +37,9 @@ async def test_skills_are_found_in_all_directories(home: Home) -> None:
         skill(project / ".cursor/skills", "bad", "", body="x")
         async with tool_client(directory) as one:
             listed = await one.client.list_skills(one.workspace)
-            told = {item.name: (item.source, item.description) for item in listed}
-            assert told.pop("holdfast-config")[0] == "system"
-            assert told == {"pdf": ("project", "the project's"), "extra": ("user", "by a path")}
+            reported = {item.name: (item.source, item.description) for item in listed}
+            assert reported.pop("holdfast-config")[0] == "system"
+            assert reported == {"pdf": ("project", "the project's"), "extra": ("user", "by a path")}
             assert {item.label for item in listed} >= {"project:pdf", "user:extra"}
             body = await one.client.get_workspace(one.workspace)
             (bad,) = [state for state in body.skills if state["state"]]

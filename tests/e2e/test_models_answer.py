@@ -33,22 +33,22 @@ def answer(asked: RecordedRequest) -> Reply:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[CliEnvironment]:
-    async with cli_environment(answer) as stage:
-        yield stage
+async def cli_env() -> AsyncIterator[CliEnvironment]:
+    async with cli_environment(answer) as cli_env:
+        yield cli_env
 
 
-async def test_1_configured_model_answers(stage: CliEnvironment) -> None:
+async def test_1_configured_model_answers(cli_env: CliEnvironment) -> None:
     """One file, one command: the configured server answers, and its request is complete."""
-    (stage.project / "AGENTS.md").write_text("Always be brief.\n")
-    assert await stage.stdout_of("run", "good morning") == "big: good morning"
-    assert await stage.stdout_of("run", "--continue", "and again") == "big: and again"
-    first, second = model_requests(stage.provider, "big")
+    (cli_env.project / "AGENTS.md").write_text("Always be brief.\n")
+    assert await cli_env.stdout_of("run", "good morning") == "big: good morning"
+    assert await cli_env.stdout_of("run", "--continue", "and again") == "big: and again"
+    first, second = model_requests(cli_env.provider, "big")
     assert first.headers["authorization"] == "Bearer a-walking-key"
     messages: Any = first.json["messages"]
     assert messages[0]["role"] == "system"
     assert "Always be brief." in messages[0]["content"]
-    assert str(stage.project) in messages[0]["content"]
+    assert str(cli_env.project) in messages[0]["content"]
     tools: Any = first.json["tools"]
     assert {"bash", "edit", "view", "write"} <= {tool["function"]["name"] for tool in tools}
     history: Any = second.json["messages"]
@@ -58,9 +58,9 @@ async def test_1_configured_model_answers(stage: CliEnvironment) -> None:
     assert history[0] == messages[0], "what is told first stays the same: providers keep it"
 
 
-async def test_2_usage_and_cost_are_added_to_session(stage: CliEnvironment) -> None:
+async def test_2_usage_and_cost_are_added_to_session(cli_env: CliEnvironment) -> None:
     """Usage reported by the provider is published, with the configured prices."""
-    place = await stage.open_workspace()
+    place = await cli_env.open_workspace()
     ended: list[bool] = []
     titled: list[bool] = []
 
@@ -79,9 +79,9 @@ async def test_2_usage_and_cost_are_added_to_session(stage: CliEnvironment) -> N
     assert session.cost == pytest.approx(2 * (0.02 + 0.01))
 
 
-async def test_3_model_change_during_session(stage: CliEnvironment) -> None:
+async def test_3_model_change_during_session(cli_env: CliEnvironment) -> None:
     """By the API and by a command: from the next prompt on, with an event for all clients."""
-    place = await stage.open_workspace()
+    place = await cli_env.open_workspace()
     assert (await place.send_and_wait("one"))[0].text == "big: one"
     choice = ConfigModelRequest("large", SelectedModel("other", "local", temperature=0.5), scope=1)
     async with place.watching() as events:
@@ -92,45 +92,45 @@ async def test_3_model_change_during_session(stage: CliEnvironment) -> None:
     assert (await place.client.agent_info(place.id)).model.id == "other"
     config = await place.client.get_config(place.id)
     assert config["recent_models"]["large"] == [{"model": "other", "provider": "local", "temperature": 0.5}]
-    assert model_requests(stage.provider)[-1].json["temperature"] == 0.5
+    assert model_requests(cli_env.provider)[-1].json["temperature"] == 0.5
     await place.client.config_remove(place.id, "models.large", scope=1)
 
     async with place.watching() as events:
-        await stage.stdout_of("config", "set", "models.large.model", "other")
+        await cli_env.stdout_of("config", "set", "models.large.model", "other")
         assert (await place.client.agent_info(place.id)).model.id == "other"
         await read_until(events, is_change)
     assert (await place.send_and_wait("three"))[0].text == "other: three"
-    history: Any = model_requests(stage.provider)[-1].json["messages"]
+    history: Any = model_requests(cli_env.provider)[-1].json["messages"]
     assert "big: one" in [text(item) for item in history]
 
 
-async def test_4_a_run_may_name_its_models(stage: CliEnvironment) -> None:
-    assert await stage.stdout_of("run", "--model", "local/other", "--small-model", "local/big", "hi") == "other: hi"
-    config = json.loads(await stage.stdout_of("models", "--json"))
+async def test_4_a_run_may_name_its_models(cli_env: CliEnvironment) -> None:
+    assert await cli_env.stdout_of("run", "--model", "local/other", "--small-model", "local/big", "hi") == "other: hi"
+    config = json.loads(await cli_env.stdout_of("models", "--json"))
     assert (config["large"]["model"], config["small"]["model"]) == ("other", "big")
-    assert await stage.stdout_of("run", "-m", "big", "hi") == "big: hi"
-    done = await stage.call("run", "-m", "local/bgi", "hi")
+    assert await cli_env.stdout_of("run", "-m", "big", "hi") == "big: hi"
+    done = await cli_env.call("run", "-m", "local/bgi", "hi")
     assert done.code == 4
     assert "There is no model bgi" in done.err
     assert "big" in done.err
-    done = await stage.call("run", "-m", "othr", "hi")
+    done = await cli_env.call("run", "-m", "othr", "hi")
     assert done.code == 4
     assert "local/other" in done.err
-    assert await stage.stdout_of("run", "hi") == "big: hi", "what cannot be used is not kept"
+    assert await cli_env.stdout_of("run", "hi") == "big: hi", "what cannot be used is not kept"
 
 
-async def test_5_request_options(stage: CliEnvironment) -> None:
+async def test_5_request_options(cli_env: CliEnvironment) -> None:
     """Every configured option is in the request."""
-    stage.write(
+    cli_env.write(
         provider='system_prompt_prefix = "You are a guest."\n'
         'extra_headers = { X-Team = "blue", X-None = "${NOBODY:-}" }\nextra_body = { user = "${WHO}" }',
         model='can_reason = true\nreasoning_levels = ["low", "high"]',
         selection='reasoning_effort = "high"\ntemperature = 0.25\ntop_p = 0.5\nmax_tokens = 321\n'
         "frequency_penalty = 0.1\npresence_penalty = 0.2\nprovider_options = { seed = 7 }",
     )
-    stage.environment["WHO"] = "me"
-    assert await stage.stdout_of("run", "hi") == "big: hi"
-    (asked,) = model_requests(stage.provider, "big")
+    cli_env.environment["WHO"] = "me"
+    assert await cli_env.stdout_of("run", "hi") == "big: hi"
+    (asked,) = model_requests(cli_env.provider, "big")
     body = asked.json
     assert body["reasoning_effort"] == "high"
     assert (body["temperature"], body["top_p"]) == (0.25, 0.5)
@@ -146,13 +146,13 @@ async def test_5_request_options(stage: CliEnvironment) -> None:
 
 
 @pytest.mark.parametrize("has_vision", [True, False])
-async def test_6_images(stage: CliEnvironment, *, has_vision: bool) -> None:
+async def test_6_images(cli_env: CliEnvironment, *, has_vision: bool) -> None:
     """A model with vision gets the image; another one gets its name."""
-    stage.write(model=f"supports_attachments = {str(has_vision).lower()}")
-    place = await stage.open_workspace()
+    cli_env.write(model=f"supports_attachments = {str(has_vision).lower()}")
+    place = await cli_env.open_workspace()
     end, _ = await place.send_and_wait("look", [Attachment(PIXEL, "dot.png", "dot.png", "image/png")])
     assert not end.error
-    messages: Any = model_requests(stage.provider, "big")[0].json["messages"]
+    messages: Any = model_requests(cli_env.provider, "big")[0].json["messages"]
     content = messages[-1]["content"]
     if has_vision:
         (image,) = (item for item in content if item["type"] == "image_url")
@@ -162,8 +162,8 @@ async def test_6_images(stage: CliEnvironment, *, has_vision: bool) -> None:
         assert "dot.png" in json.dumps(messages[-1])
 
 
-async def test_7_tools_are_called_and_their_results_sent_back(stage: CliEnvironment) -> None:
-    (stage.project / "a.txt").write_text("forty-two\n")
+async def test_7_tools_are_called_and_their_results_sent_back(cli_env: CliEnvironment) -> None:
+    (cli_env.project / "a.txt").write_text("forty-two\n")
 
     def script(asked: RecordedRequest) -> Reply:
         messages: Any = asked.json["messages"]
@@ -173,19 +173,24 @@ async def test_7_tools_are_called_and_their_results_sent_back(stage: CliEnvironm
 
     async with cli_environment(script) as other:
         (other.project / "a.txt").write_text("forty-two\n")
-        said = await other.stdout_of("run", "what is in a.txt?")
-    assert said.startswith("It says")
-    assert "forty-two" in said
+        output = await other.stdout_of("run", "what is in a.txt?")
+    assert output.startswith("It says")
+    assert "forty-two" in output
 
 
-async def test_8_the_crush_file_is_a_source_too(stage: CliEnvironment) -> None:
-    stage.settings.unlink()
-    place = stage.root / "c/crush/crush.json"
+async def test_8_the_crush_file_is_a_source_too(cli_env: CliEnvironment) -> None:
+    cli_env.settings.unlink()
+    place = cli_env.root / "c/crush/crush.json"
     place.parent.mkdir()
-    provider = {"type": "openai-compat", "base_url": stage.provider.base_url(), "api_key": "k", "models": [{"id": "x"}]}
+    provider = {
+        "type": "openai-compat",
+        "base_url": cli_env.provider.base_url(),
+        "api_key": "k",
+        "models": [{"id": "x"}],
+    }
     place.write_text(
         json.dumps({"models": {"large": {"provider": "mine", "model": "x"}}, "providers": {"mine": provider}})
     )
-    assert await stage.stdout_of("run", "hi") == "x: hi"
-    shown = await stage.stdout_of("config", "show", "--origin")
+    assert await cli_env.stdout_of("run", "hi") == "x: hi"
+    shown = await cli_env.stdout_of("config", "show", "--origin")
     assert "crush.json" in shown

@@ -98,13 +98,13 @@ async def test_versions_are_stored_and_published_for_stock_clients() -> None:
         calls = (view("a.txt"), edit("a.txt", "one", "two"), edit("a.txt", "two", "three"), write("b.txt", "b"))
         run = await one.call_tools(session, *calls)
         items = await one.events_until_end(run)
-        told = [item.event.change.object for item in items if isinstance(item.event, FileEvent)]
+        reported = [item.event.change.object for item in items if isinstance(item.event, FileEvent)]
         listed = await one.client.list_history(one.workspace, session)
         a = [(version.version, version.content) for version in listed if version.path.endswith("a.txt")]
         assert a == [(0, "one\n"), (1, "two\n"), (2, "three\n")]
         b = [(version.version, version.content) for version in listed if version.path.endswith("b.txt")]
         assert b == [(0, ""), (1, "b")]
-        assert {version.id for version in told} == {version.id for version in listed}
+        assert {version.id for version in reported} == {version.id for version in listed}
         assert all(Path(version.path).is_absolute() for version in listed)
         assert await one.client.list_read_files(one.workspace, session)
 

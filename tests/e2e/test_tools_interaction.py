@@ -23,8 +23,8 @@ async def test_todos_belong_to_session() -> None:
         ]
         run = await one.call_tools(session, ("todos", {"todos": todos}))
         items = await one.events_until_end(run)
-        heard = [item.event.change.object.todos for item in items if isinstance(item.event, SessionEvent)]
-        assert any(list_ and [todo.content for todo in list_] == ["look", "do"] for list_ in heard)
+        received = [item.event.change.object.todos for item in items if isinstance(item.event, SessionEvent)]
+        assert any(list_ and [todo.content for todo in list_] == ["look", "do"] for list_ in received)
         known = (await one.client.get_session(one.workspace, session)).todos
         assert known is not None
         assert [todo.status for todo in known] == ["completed", "in_progress"]

@@ -69,8 +69,8 @@ async def _busy(directory: ServerDirectory, *calls: tuple[str, object]) -> tuple
     client = Client(directory.address)
     workspace = (await client.create_workspace(directory.project(), yolo=True)).id
     session = (await client.create_session(workspace, "s")).id
-    tricks = " ".join(f"tool={name} {json.dumps(arguments)}" for name, arguments in calls)
-    await client.send_prompt(workspace, AgentMessage(session, tricks, RunId("r1")))
+    prompt_text = " ".join(f"tool={name} {json.dumps(arguments)}" for name, arguments in calls)
+    await client.send_prompt(workspace, AgentMessage(session, prompt_text, RunId("r1")))
     return client, workspace, session
 
 
@@ -120,9 +120,9 @@ async def test_output_is_live() -> None:
             before = await read_until(events, lambda item: isinstance(item.event, ToolOutputEvent))
             (one.project / "go").touch()
             after = await read_until(events, run_ended(run.run_id))
-        said = [item.event.payload for item in before + after if isinstance(item.event, ToolOutputEvent)]
-        assert "".join(output.text for output in said) == "first\nsecond\n"
-        assert [output.offset for output in said] == [0, *(len(said[0].text) for _ in said[1:])]
+        printed = [item.event.payload for item in before + after if isinstance(item.event, ToolOutputEvent)]
+        assert "".join(output.text for output in printed) == "first\nsecond\n"
+        assert [output.offset for output in printed] == [0, *(len(printed[0].text) for _ in printed[1:])]
         assert all(item.number is None for item in before + after if isinstance(item.event, ToolOutputEvent))
         (result,) = await one.results(session)
         assert result.content == f"first\nsecond\n\n<cwd>{one.project}</cwd>"

@@ -95,18 +95,18 @@ async def test_sandbox_enabled_during_approval_applies() -> None:
 @pytest.mark.parametrize("place", ["runtime", "apart"])
 async def test_sandboxed_command_cannot_reach_server_or_keys(place: str) -> None:
     """A client of the server could disable the sandbox, so the server is unreachable wherever it listens."""
-    async with cli_environment(serves=False) as stage:
-        stage.write('[options]\nsandbox = "workspace"')
-        keys = stage.settings.with_name("credentials.toml")
+    async with cli_environment(serves=False) as cli_env:
+        cli_env.write('[options]\nsandbox = "workspace"')
+        keys = cli_env.settings.with_name("credentials.toml")
         keys.write_text("")
         if place == "apart":
-            (stage.root / "apart").mkdir(mode=0o700)
-            stage.environment["HOLDFAST_HOST"] = f"unix://{stage.root}/apart/s"
-        await stage.serve(*(("--host", stage.environment["HOLDFAST_HOST"]) if place == "apart" else ()))
+            (cli_env.root / "apart").mkdir(mode=0o700)
+            cli_env.environment["HOLDFAST_HOST"] = f"unix://{cli_env.root}/apart/s"
+        await cli_env.serve(*(("--host", cli_env.environment["HOLDFAST_HOST"]) if place == "apart" else ()))
         keys.write_text('local = "secret"\n')
-        path = locate(environment=stage.environment).address.path
+        path = locate(environment=cli_env.environment).address.path
         ask = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
-        watched = await stage.open_workspace()
+        watched = await cli_env.open_workspace()
         for line in ("true", f"{sys.executable} -c '{ask}' {path}", f"grep secret {keys}"):
             done = await watched.client.run_shell(watched.id, watched.session, line)
             assert (done.exit_code == 0) is (line == "true"), done.output

@@ -38,8 +38,8 @@ async def test_sub_agent_has_child_session() -> None:
             if isinstance(item.event, SessionEvent) and item.event.change.object.id == nested
         ][:1]
         assert (child.parent_session_id, child.title) == (session, "New Agent Session")
-        heard = [item.event.change.object for item in items if isinstance(item.event, MessageEvent)]
-        assert {message.role for message in heard if message.session_id == nested} == {"user", "assistant", "tool"}
+        received = [item.event.change.object for item in items if isinstance(item.event, MessageEvent)]
+        assert {message.role for message in received if message.session_id == nested} == {"user", "assistant", "tool"}
         seen, refused = await one.results(child.id)
         assert "inside" in seen.content
         assert refused.is_error
@@ -98,8 +98,8 @@ async def test_web_sub_agent_cannot_reach_local_machine() -> None:
             answers = [
                 message for request in one.model.requests for message in request.messages if message.role == "tool"
             ]
-            said = " ".join(result.content for message in answers for result in message.tool_results)
-            assert "far away" in said
-            assert "near" not in said
+            output = " ".join(result.content for message in answers for result in message.tool_results)
+            assert "far away" in output
+            assert "near" not in output
             assert [visit.path for visit in web.visits] == ["http://pages.example/page"]
             assert text_of((await one.client.list_messages(one.workspace, session))[-1]) == "done"

@@ -34,7 +34,7 @@ class EditorClient:
     """Records all messages. `choose` answers requests; None leaves them open."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Json]] = []
+        self.notifications: list[tuple[str, Json]] = []
         self.asked: list[tuple[ToolCallUpdate, list[PermissionOption]]] = []
         self.raw: list[Json] = []
         """Every message from the agent, as received."""
@@ -51,7 +51,7 @@ class EditorClient:
             self._news.set()
 
     async def session_update(self, session_id: str, update: Any, **_: object) -> None:  # noqa: ANN401 - one of many
-        self.told.append((session_id, update.model_dump(by_alias=True, exclude_none=True)))
+        self.notifications.append((session_id, update.model_dump(by_alias=True, exclude_none=True)))
         self._news.set()
 
     async def request_permission(
@@ -78,7 +78,7 @@ class EditorClient:
         self.agent = conn
 
     def clear(self) -> None:
-        self.told.clear()
+        self.notifications.clear()
         self.asked.clear()
         self.raw.clear()
         self.choose = lambda options: options[0].option_id
@@ -110,7 +110,11 @@ class EditorClient:
         return "".join(item["content"]["text"] for item in self.updates(session, kind) if "text" in item["content"])
 
     def updates(self, session: str, *kinds: str) -> list[Json]:
-        return [item for name, item in self.told if name == session and (not kinds or item["sessionUpdate"] in kinds)]
+        return [
+            item
+            for name, item in self.notifications
+            if name == session and (not kinds or item["sessionUpdate"] in kinds)
+        ]
 
     def calls(self, session: str) -> dict[str, Json]:
         """Return every tool call in its final state."""

@@ -30,7 +30,7 @@ class ApprovalFixture:
         self.held: asyncio.Event | None = None
         self.requests: list[tuple[str, object]] = []
         self.answers: list[asyncio.Future[Json]] = []
-        self.told: list[Json] = []
+        self.notifications: list[Json] = []
         self.news = asyncio.Event()
         self.only = SessionUpdates(S, "/w")
         self.only.own_runs.add(OWN)
@@ -47,7 +47,7 @@ class ApprovalFixture:
         return self.only if session == S else None
 
     def send_updates(self, session: SessionId, updates: list[Json]) -> None:
-        self.told += updates
+        self.notifications += updates
 
     async def grant(self, workspace: WorkspaceId, answer: Json) -> None:
         assert workspace == self.workspace

@@ -71,8 +71,8 @@ def test_toad_shows_a_session(terminal: Terminal) -> None:
 def _outcomes(terminal: Terminal) -> list[str | None]:
     """Return the outcomes of the runs of its directory, newest first, as another client sees them."""
     command = [sys.executable, "-m", "holdfast", "runs", "list", "--json"]
-    said = subprocess.run(command, capture_output=True, check=True, cwd=terminal.project, env=terminal.environment)
-    return [run.get("outcome") for run in json.loads(said.stdout)]
+    output = subprocess.run(command, capture_output=True, check=True, cwd=terminal.project, env=terminal.environment)
+    return [run.get("outcome") for run in json.loads(output.stdout)]
 
 
 def _send(terminal: Terminal, text: str) -> None:

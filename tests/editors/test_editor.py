@@ -128,8 +128,8 @@ async def test_change_is_shown_before_approval(home: IsolatedHome, editor: Edito
     change = call.content[0].model_dump(by_alias=True, exclude_none=True)
     place = str(home.work / "note.txt")
     assert change == {"type": "diff", "path": place, "newText": "one\ntwo\n"}
-    told = editor.calls(session)[call.tool_call_id]
-    assert (told["status"], told["locations"]) == ("completed", [{"path": place}])
+    notifications = editor.calls(session)[call.tool_call_id]
+    assert (notifications["status"], notifications["locations"]) == ("completed", [{"path": place}])
     assert (home.work / "note.txt").read_text() == "one\ntwo\n"
     # The same once more, denied: the turn is over, and the call is not left open.
     (home.work / "note.txt").unlink()
@@ -326,7 +326,7 @@ async def test_settings_errors_are_shown_and_unreadable_deny_rule_needs_approval
         editor.choose = lambda _: "deny"
         await editor.prompt(session, f"please {WRITE}")
         assert len(editor.asked) == 1
-        assert "cannot be read" in json.dumps(editor.asked[0], default=str)
+        assert "is not valid" in json.dumps(editor.asked[0], default=str)
         assert not (home.work / "note.txt").exists()
     finally:
         settings.unlink()
@@ -372,10 +372,10 @@ async def test_questions_are_asked_one_by_one(home: IsolatedHome, editor: Editor
     editor.choose = lambda options: options[-2].option_id if len(options) > 1 else "skip"
     await editor.prompt(session, _question_step())
     assert [call.title for call, _ in editor.asked] == ["Shall I?", "Which?", "Why?"]
-    said = _answer_all(editor, session)
-    assert 'User selected: ["blue"]' in said
-    assert "User answered: no" in said
-    assert "skipped" in said
+    output = _answer_all(editor, session)
+    assert 'User selected: ["blue"]' in output
+    assert "User answered: no" in output
+    assert "skipped" in output
 
 
 async def test_questions_use_form_if_supported(home: IsolatedHome) -> None:
@@ -386,8 +386,8 @@ async def test_questions_use_form_if_supported(home: IsolatedHome) -> None:
         fields = editor.forms[0]["requestedSchema"]["properties"]
         assert [field["type"] for field in fields.values()] == ["boolean", "string", "string"]
         assert not editor.asked
-        said = _answer_all(editor, session)
-        assert all(word in said for word in ("yes", "red", "because"))
+        output = _answer_all(editor, session)
+        assert all(word in output for word in ("yes", "red", "because"))
 
 
 def _answer_all(editor: EditorClient, session: str) -> str:
@@ -409,9 +409,9 @@ async def test_mcp_servers_of_editor(home: IsolatedHome) -> None:
             (call,) = editor.calls(session).values()
             assert call["status"] == "completed", call
             assert "UTC" in str(call["content"])
-            async with Client(home.where.address) as stranger:
+            async with Client(home.where.address) as unknown:
                 with pytest.raises(ServerProblem, match="no open stream"):
-                    await stranger.mcp_lend(workspace, {"x": McpSettings(command="true")})
+                    await unknown.mcp_lend(workspace, {"x": McpSettings(command="true")})
         await _wait_for_state(client, workspace, {})
 
 

@@ -27,11 +27,11 @@ def _ask(tool: str = "bash", **more: Any) -> PermissionRequest:  # noqa: ANN401 
 
 
 def _session_updates(tool: str = "", input: str = "") -> SessionUpdates:
-    narrator = SessionUpdates(S, "/w")
+    updates_source = SessionUpdates(S, "/w")
     if tool:
         part = ToolCallPart(ToolCall(CALL, tool, input, finished=True))
-        narrator.message(Message((part,), MessageId("m"), "assistant", S, "", "", 0, 0))
-    return narrator
+        updates_source.message(Message((part,), MessageId("m"), "assistant", S, "", "", 0, 0))
+    return updates_source
 
 
 def _text(text: str) -> Json:
@@ -67,13 +67,19 @@ def test_change_is_shown_as_server_applies_it() -> None:
     """The call contains the input of the model, the request the resulting file."""
     params = {"file_path": "/w/a.py", "old_content": "1\nx\n", "new_content": "1\ny\n"}
     call = '{"file_path": "a.py", "old_string": "x", "new_string": "y"}'
-    for narrator, raw in (
+    for updates_source, raw in (
         (_session_updates("edit", call), {"file_path": "a.py", "old_string": "x", "new_string": "y"}),
     ):
-        told = permission_params(_ask("edit", description="", params=params), narrator, "/w")["toolCall"]
-        assert told["content"] == [{"type": "diff", "path": "/w/a.py", "oldText": "1\nx\n", "newText": "1\ny\n"}]
-        assert (told["title"], told["kind"], told["locations"]) == ("edit a.py", "edit", [{"path": "/w/a.py"}])
-        assert told["rawInput"] == raw
+        notifications = permission_params(_ask("edit", description="", params=params), updates_source, "/w")["toolCall"]
+        assert notifications["content"] == [
+            {"type": "diff", "path": "/w/a.py", "oldText": "1\nx\n", "newText": "1\ny\n"}
+        ]
+        assert (notifications["title"], notifications["kind"], notifications["locations"]) == (
+            "edit a.py",
+            "edit",
+            [{"path": "/w/a.py"}],
+        )
+        assert notifications["rawInput"] == raw
     bash = permission_params(_ask(params={**params, "command": "make"}), _session_updates(), "/w")["toolCall"]
     assert [item["type"] for item in bash["content"]] == ["content"], "only what edits files has a difference"
 

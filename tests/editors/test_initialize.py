@@ -12,9 +12,11 @@ from holdfast.acp.tool_calls import Json
 
 
 def test_response_conforms_to_protocol() -> None:
-    said = InitializeResponse.model_validate(initialize_result(PROTOCOL_VERSION))
-    assert said.protocol_version == PROTOCOL_VERSION
-    assert said.model_dump(by_alias=True, exclude_none=True, exclude_unset=True) == initialize_result(PROTOCOL_VERSION)
+    output = InitializeResponse.model_validate(initialize_result(PROTOCOL_VERSION))
+    assert output.protocol_version == PROTOCOL_VERSION
+    assert output.model_dump(by_alias=True, exclude_none=True, exclude_unset=True) == initialize_result(
+        PROTOCOL_VERSION
+    )
     assert initialize_result(PROTOCOL_VERSION + 8)["protocolVersion"] == PROTOCOL_VERSION
 
 

@@ -35,7 +35,7 @@ class RecordingEditor:
     """
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Json]] = []
+        self.notifications: list[tuple[str, Json]] = []
         self.open: dict[str, tuple[int, str, Json]] = {}
         self.answers: dict[int, asyncio.Future[Json]] = {}
         self.withdrawn: list[int] = []
@@ -61,7 +61,7 @@ class RecordingEditor:
 
     async def _notify(self, method: str, params: Json) -> None:
         if method == "session/update":
-            self.told.append((params["sessionId"], params["update"]))
+            self.notifications.append((params["sessionId"], params["update"]))
         else:
             self.withdrawn.append(params["requestId"])
         self.news.set()
@@ -73,11 +73,11 @@ class RecordingEditor:
                 await self.news.wait()
 
     def has_title(self, title: str) -> bool:
-        return any(update.get("title") == title for _, update in self.told)
+        return any(update.get("title") == title for _, update in self.notifications)
 
     def shown(self, session: SessionId) -> Json:
         """Return the visible state of a session."""
-        own = [update for name, update in self.told if name == session]
+        own = [update for name, update in self.notifications if name == session]
         calls = updates_of([item for item in own if item["sessionUpdate"] in ("tool_call", "tool_call_update")])
         titles = [item["title"] for item in own if item["sessionUpdate"] == "session_info_update"]
         plans = [item["entries"] for item in own if item["sessionUpdate"] == "plan"]

@@ -62,37 +62,39 @@ def _text_of(updates: list[Json], kind: str = "agent_message_chunk") -> str:
 
 
 def test_stored_message_behind_its_deltas_adds_nothing() -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_text("")))
-    updates += narrator.delta(_delta(0, "one ")) + narrator.delta(_delta(4, "two "))
-    updates += narrator.message(_message(_text("one ")))
-    updates += narrator.delta(_delta(8, "three"))
-    updates += narrator.message(_message(_text("one two three"), FinishPart(Finish("end_turn", 1))))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_text("")))
+    updates += updates_source.delta(_delta(0, "one ")) + updates_source.delta(_delta(4, "two "))
+    updates += updates_source.message(_message(_text("one ")))
+    updates += updates_source.delta(_delta(8, "three"))
+    updates += updates_source.message(_message(_text("one two three"), FinishPart(Finish("end_turn", 1))))
     assert _text_of(updates) == "one two three"
     assert not _text_of(updates, "agent_thought_chunk")
 
 
 def test_restarted_response_is_one_message() -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
-    updates += narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "other"))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_text(""))) + updates_source.delta(_delta(0, "one two"))
+    updates += updates_source.message(_message(_text(""))) + updates_source.delta(_delta(0, "other"))
     assert _text_of(updates) == "one twoother"
     assert "request is repeated" in _text_of(updates, "agent_thought_chunk")
 
 
 def test_repeated_text_is_sent_once() -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one two"))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_text(""))) + updates_source.delta(_delta(0, "one two"))
     updates += (
-        narrator.message(_message(_text(""))) + narrator.delta(_delta(0, "one ")) + narrator.delta(_delta(4, "two 3"))
+        updates_source.message(_message(_text("")))
+        + updates_source.delta(_delta(0, "one "))
+        + updates_source.delta(_delta(4, "two 3"))
     )
     assert _text_of(updates) == "one two 3"
 
 
 def test_a_hole_is_filled_by_the_whole_part() -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_text(""))) + narrator.delta(_delta(5, "late"))
-    updates += narrator.part(MessagePart(S, M, 0, _text("earlylate")))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_text(""))) + updates_source.delta(_delta(5, "late"))
+    updates += updates_source.part(MessagePart(S, M, 0, _text("earlylate")))
     assert _text_of(updates) == "earlylate"
 
 
@@ -100,23 +102,23 @@ def test_a_hole_is_filled_by_the_whole_part() -> None:
     st.text(max_size=40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12), st.integers(0, 40)
 )
 def test_any_fragmentation_is_sent_once(whole: str, cuts: list[tuple[int, int]], snapshot: int) -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_text(whole[:snapshot])))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_text(whole[:snapshot])))
     for begin, size in cuts:
         at = min(begin, len(whole))
-        updates += narrator.delta(_delta(at, whole[at : at + size]))
-    updates += narrator.message(_message(_text(whole), FinishPart(Finish("end_turn", 1))))
+        updates += updates_source.delta(_delta(at, whole[at : at + size]))
+    updates += updates_source.message(_message(_text(whole), FinishPart(Finish("end_turn", 1))))
     assert _text_of(updates) == whole
 
 
 def test_calls_with_same_id_are_distinct() -> None:
     """Some models restart the numbering of their calls in every response."""
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_call("1", finished=False)))
-    updates += narrator.message(_message(_call("1", '{"file_path": "a"}')))
-    updates += narrator.message(_result("1"))
-    updates += narrator.message(_message(_call("1", '{"file_path": "b"}'), id="m2"))
-    updates += narrator.message(_result("1", "no", is_error=True))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_call("1", finished=False)))
+    updates += updates_source.message(_message(_call("1", '{"file_path": "a"}')))
+    updates += updates_source.message(_result("1"))
+    updates += updates_source.message(_message(_call("1", '{"file_path": "b"}'), id="m2"))
+    updates += updates_source.message(_result("1", "no", is_error=True))
     metadata = updates_of(updates)
     assert [(item["title"], item["status"]) for item in metadata.values()] == [
         ("view a", "completed"),
@@ -126,17 +128,21 @@ def test_calls_with_same_id_are_distinct() -> None:
 
 
 def test_open_call_is_closed_with_its_run() -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_call("1", "{}"), _call("2", "{}")))
-    updates += narrator.message(_result("1")) + narrator.run_ended("cancelled") + narrator.run_ended("cancelled")
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_call("1", "{}"), _call("2", "{}")))
+    updates += (
+        updates_source.message(_result("1"))
+        + updates_source.run_ended("cancelled")
+        + updates_source.run_ended("cancelled")
+    )
     assert [item["status"] for item in updates_of(updates).values()] == ["completed", "failed"]
 
 
 def test_command_output_is_bounded() -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_call("1", '{"command": "make"}', name="bash")))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_call("1", '{"command": "make"}', name="bash")))
     for number in range(3):
-        updates += narrator.output(ToolOutput(S, M, ToolCallId("1"), number * 3000, f"{number}" * 3000))
+        updates += updates_source.output(ToolOutput(S, M, ToolCallId("1"), number * 3000, f"{number}" * 3000))
     (metadata,) = updates_of(updates).values()
     assert (metadata["kind"], metadata["title"]) == ("execute", "make")
     shown = metadata["content"][0]["content"]["text"]
@@ -145,20 +151,22 @@ def test_command_output_is_bounded() -> None:
 
 
 def test_sub_agent_is_shown_below_its_call() -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(_call("1", '{"prompt": "look"}', name="agent")))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(_call("1", '{"prompt": "look"}', name="agent")))
     helper = _message(_call("9", '{"pattern": "x"}', name="grep"), id="h")
-    updates += narrator.subagent_steps(ToolCallId("1"), helper) + narrator.subagent_steps(ToolCallId("1"), helper)
+    updates += updates_source.subagent_steps(ToolCallId("1"), helper) + updates_source.subagent_steps(
+        ToolCallId("1"), helper
+    )
     (metadata,) = updates_of(updates).values()
     assert metadata["content"][0]["content"]["text"] == "- grep x"
     assert len(updates) == 2
 
 
 def test_replay_sends_missing_updates() -> None:
-    narrator = SessionUpdates(S, "/w")
-    narrator.own_runs.add(RunId("r"))
+    updates_source = SessionUpdates(S, "/w")
+    updates_source.own_runs.add(RunId("r"))
     prompt = _message(_text("hello"), role="user", id="u")
-    assert narrator.message(prompt) == []
+    assert updates_source.message(prompt) == []
     other = SessionUpdates(S, "/w")
     shell = _message(ShellCommandPart(ShellCommand("ls", "a\n", 1)), role="user", id="x")
     failed = _message(FinishPart(Finish("error", 1, "Provider error", "The key is wrong.")))
@@ -169,8 +177,8 @@ def test_replay_sends_missing_updates() -> None:
 
 
 def test_thoughts_are_thoughts() -> None:
-    narrator = SessionUpdates(S, "/w")
-    updates = narrator.message(_message(ReasoningPart(Reasoning("hm", "")), _text("so")))
+    updates_source = SessionUpdates(S, "/w")
+    updates = updates_source.message(_message(ReasoningPart(Reasoning("hm", "")), _text("so")))
     assert (_text_of(updates, "agent_thought_chunk"), _text_of(updates)) == ("hm", "so")
 
 

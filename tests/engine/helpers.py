@@ -119,12 +119,12 @@ def full_part(content: Part, part: int = 0) -> MessagePart:
 
 def with_repeats(items: Sequence[MessageDelta], seed: int) -> list[MessageDelta]:
     """Return the same deltas with some of the earlier ones repeated."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     out: list[MessageDelta] = []
     for item in items:
         out.append(item)
-        while dice.random() < 0.3:
-            out.append(dice.choice(out))
+        while rng.random() < 0.3:
+            out.append(rng.choice(out))
     return out
 
 
@@ -178,7 +178,7 @@ async def run_to_end(
     """Execute a whole run `r1`, from its prompt to its end, and check that the stored conversation is valid."""
     harness = await Harness.open(model, tools=tools, settings=settings, ledger=ledger, path=path)
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1"]
     await harness.assert_valid()
     return harness

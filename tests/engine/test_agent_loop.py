@@ -208,7 +208,7 @@ async def test_call_ids_repeated_by_the_model_are_made_unique() -> None:
     harness = await Harness.open(model, tools=[fixed_tool("tool")])
     for run in ("r1", "r2"):
         await harness.prompt("go", run)
-        await harness.quiet()
+        await harness.wait_until_idle()
     messages = await harness.ledger.messages(harness.workspace.record.id, harness.session)
     calls = [call.id for message in messages for call in message.tool_calls]
     assert calls == ["call_1", "call_1-2", "call_1-3"]
@@ -228,7 +228,7 @@ async def test_a_folded_prompt_is_in_the_next_request() -> None:
     await harness.prompt("and quickly")
     await harness.prompt("please")
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert texts_of(model.requests[0].messages, "user") == ["go"]
     assert texts_of(model.requests[1].messages, "user") == ["go", "and quickly", "please"]
     assert await harness.outline() == [
@@ -275,7 +275,7 @@ async def test_call_is_stored_before_it_runs() -> None:
     (call,) = (await harness.messages())[-1].tool_calls
     assert call.finished
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
 
 
 # Cancelling.
@@ -307,7 +307,7 @@ async def test_a_model_that_never_pauses_can_be_cancelled() -> None:
     await harness.prompt("go", "r1")
     await model.started.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert not model.is_streaming
     assert harness.end_of("r1").outcome == "cancelled"
     assert 2 < len(harness.end_of("r1").text.split()) < 5_000
@@ -324,7 +324,7 @@ async def test_a_cancel_closes_the_providers_stream(after: int) -> None:
     await model.midway.reached.wait()
     assert model.open_streams == 1
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert model.open_streams == 0
     assert await harness.finishes() == ["canceled"]
     assert harness.notices()[0].type == "agent_finished"
@@ -351,7 +351,7 @@ async def test_cancel_before_the_response_leaves_a_canceled_turn() -> None:
     await harness.prompt("go", "r1")
     await models.gate.reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert await harness.outline() == ["user:go", "assistant:"]
     assert await harness.finishes() == ["canceled"]
     assert model.requests == []

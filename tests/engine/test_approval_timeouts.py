@@ -218,24 +218,24 @@ def test_a_request_expires_only_while_no_client_is_attached(history: str, kind: 
 def test_timeout_starts_when_the_last_client_detaches(kind: Kind) -> None:
     """On random histories, compared with the simplest possible count."""
 
-    async def scenario(dice: random.Random) -> bool:
+    async def scenario(rng: random.Random) -> bool:
         harness = await open_harness()
         asks = harness.workspace.approvals
         asks.judge = lambda _: Verdict("ask")
         asks.timeout = lambda: 50.0
         loop = asyncio.get_running_loop()
-        readers = dice.randint(0, 2)
+        readers = rng.randint(0, 2)
         for _ in range(readers):
             asks.client_attached()
         asking = begin(asks, kind, harness.session)
         await until(lambda: open_requests(asks))
         since = loop.time() if readers == 0 else None
-        for _ in range(dice.randint(0, 6)):
-            wait = dice.choice([1.0, 20.0, 49.0])
+        for _ in range(rng.randint(0, 6)):
+            wait = rng.choice([1.0, 20.0, 49.0])
             if since is not None and loop.time() + wait >= since + 50:
                 break
             await asyncio.sleep(wait)
-            if readers and dice.random() < 0.6:
+            if readers and rng.random() < 0.6:
                 asks.client_detached()
                 readers -= 1
                 since = loop.time() if readers == 0 else None
@@ -332,7 +332,7 @@ def test_the_run_after_a_denial(way: str, *, interactive: bool) -> None:
         else:
             reason = "not now" if way == "denied with a reason" else " "
             assert await asks.grant(asks.permissions[0].id, "deny", reason=reason, by="me")
-        await harness.quiet()
+        await harness.wait_until_idle()
         stops = interactive and way != "denied with a reason"
         assert len(model.requests) == (1 if stops else 2)
         (result,) = results_of(await harness.messages())

@@ -130,7 +130,7 @@ async def test_call_that_was_not_approved_is_reported_without_effects(how: str) 
     later = harness
     if how == "cancelled":
         await harness.cancel()
-        await harness.quiet()
+        await harness.wait_until_idle()
     else:
         if how == "interrupted":
             await harness.close()
@@ -199,20 +199,20 @@ async def test_a_later_request_of_a_call_is_marked_as_continuing() -> None:
     await until(lambda: len(asks.permissions) == 1)
     assert asks.permissions[0].continues
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert "was not undone" in (await _results(harness, harness.session))["fetch"]
 
 
-async def _answer_randomly(harness: Harness, dice: random.Random, seen: list[bool]) -> None:
+async def _answer_randomly(harness: Harness, rng: random.Random, seen: list[bool]) -> None:
     """Answer open requests at random, at random times."""
     asks = harness.workspace.approvals
-    for _ in range(dice.randint(0, 60)):
+    for _ in range(rng.randint(0, 60)):
         await asyncio.sleep(0)
     for ask in asks.permissions:
-        action = dice.choice(ACTIONS)
+        action = rng.choice(ACTIONS)
         seen.append(await asks.grant(ask.id, action, by=str(len(seen))))
     for batch in asks.questions:
-        if dice.random() < 0.5:
+        if rng.random() < 0.5:
             await asks.dismiss(batch.id)
         else:
             await asks.answer("", [QuestionAnswer(batch.questions[0].id, yes=True)])
@@ -246,19 +246,19 @@ def _check(harness: Harness) -> None:
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_r10_no_interleaving_closes_a_request_twice_or_leaves_one_open(first: int) -> None:
-    async def live(dice: random.Random) -> None:
+    async def live(rng: random.Random) -> None:
         scenario = Scenario()
         harness = await scenario.open()
         run = await harness.workspace.inputs.submit(_prompt(harness.session))
         resolved: list[bool] = []
-        people = [_answer_randomly(harness, dice, resolved) for _ in range(3)]
-        if dice.random() < 0.6:
-            people.append(_cancel(harness, dice))
+        people = [_answer_randomly(harness, rng, resolved) for _ in range(3)]
+        if rng.random() < 0.6:
+            people.append(_cancel(harness, rng))
         await asyncio.gather(*people)
         while harness.workspace.engine.is_busy():
-            await _answer_randomly(harness, dice, resolved)
-            await asyncio.sleep(dice.random() / 100)
-        await harness.quiet()
+            await _answer_randomly(harness, rng, resolved)
+            await asyncio.sleep(rng.random() / 100)
+        await harness.wait_until_idle()
         _check(harness)
         assert harness.workspace.approvals.permissions == ()
         assert harness.workspace.approvals.questions == ()
@@ -275,8 +275,8 @@ def test_r10_no_interleaving_closes_a_request_twice_or_leaves_one_open(first: in
         run_seeded(live, seed)
 
 
-async def _cancel(harness: Harness, dice: random.Random) -> None:
-    for _ in range(dice.randint(0, 120)):
+async def _cancel(harness: Harness, rng: random.Random) -> None:
+    for _ in range(rng.randint(0, 120)):
         await asyncio.sleep(0)
     await harness.cancel()
 
@@ -310,7 +310,7 @@ def test_request_that_cannot_be_stored_fails_its_run_and_is_never_published() ->
         await settle_down(200)
         assert asks.permissions == ()
         disk.is_broken = False
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert scenario.ran == []
         assert harness.ends()[0].outcome == "failed"
         await harness.close()
@@ -341,7 +341,7 @@ def test_a_request_expires_after_a_day_without_clients() -> None:
         asks.client_detached()
         await asyncio.sleep(asks.timeout() + 1)
         assert _open(harness) == (0, 0)
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert scenario.ran == []
         _check(harness)
         await harness.close()
@@ -464,7 +464,7 @@ async def test_r10_an_answer_takes_effect_when_it_is_stored() -> None:
     assert (scenario.ran, saved, _open(harness)) == ([], [], (1, 1))
     ledger.gate.open()
     assert (await first, await second, await answered) == (True, False, True)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (len(scenario.ran), saved) == (1, ["bash(make)"])
     _check(harness)
     await harness.close()
@@ -491,7 +491,7 @@ async def test_r10_an_answer_that_cannot_be_stored_leaves_the_request_open() -> 
     ledger.fails = False
     assert await asks.grant(asks.permissions[0].id, "allow")
     assert await asks.dismiss()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert len(scenario.ran) == 1
     _check(harness)
     await harness.close()

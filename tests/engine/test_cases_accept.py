@@ -20,7 +20,7 @@ async def test_c01_a_second_end_of_a_run_is_refused() -> None:
     """C-01: an end is final; however often an end is written, one is stored."""
     harness = await Harness.open(ScriptedModel(echo))
     await harness.prompt("hello", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     for _ in range(2):
         answer = await harness.workspace.engine.recorder.put(EndRun(RunId("r1"), "failed", 1))
         assert answer == Refusal("already_ended")
@@ -50,7 +50,7 @@ async def test_c03_c04_c11_cancel_before_the_start_is_kept() -> None:
     engine.dispatch(harness.session, Cancel())
     assert kept == engine.lane(harness.session)
     assert kept.head == Head(RunId("r1"), "cancelling", "cancel")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert model.requests == []
     assert await harness.outline() == ["user:hello", "assistant:"]
     assert await harness.finishes() == ["canceled"]
@@ -69,7 +69,7 @@ async def test_c03_c36_cancel_right_after_the_acceptance_is_not_lost() -> None:
     assert await harness.cancel() == ("r1",)
     assert await harness.cancel() == ("r1",)
     gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert await harness.cancel() == ()
     assert model.requests == []
     assert await harness.finishes() == ["canceled"]
@@ -84,7 +84,7 @@ async def test_c05_the_conversation_of_a_canceled_turn_is_repaired(after_start: 
     if after_start:
         await wait_for_request(model)
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     created = [event.change.object.role for event in harness.message_events() if event.change.type == "created"]
     assert created == ["user", "assistant"]
     assert await harness.finishes() == ["canceled"]
@@ -118,7 +118,7 @@ async def test_c07_c08_c40_one_cancel_stops_the_active_run_and_the_follow_up() -
     await harness.prompt("second", "r2")
     assert set(await harness.cancel()) == {"r1", "r2"}
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert {end.run_id: end.outcome for end in harness.ends()} == {"r1": "cancelled", "r2": "cancelled"}
     assert await harness.outline() == ["user:first", "assistant:"]
     assert model.requests == []
@@ -134,7 +134,7 @@ async def test_c09_a_cancelled_follow_up_is_not_folded() -> None:
     steering = await harness.prompt("and this")
     await harness.workspace.inputs.cancel_run(steering.run_id)
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [line for line in await harness.outline() if line.startswith("user")] == ["user:first"]
     assert harness.end_of(steering.run_id).outcome == "cancelled"
     assert harness.end_of("r1").outcome == "completed"
@@ -145,10 +145,10 @@ async def test_c10_c13_c37_cancel_does_not_affect_the_next_prompt() -> None:
     harness = await Harness.open(ScriptedModel(echo))
     await harness.cancel()
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.cancel()
     await harness.prompt("two", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert await harness.finishes() == ["end_turn", "end_turn"]
     assert [end.outcome for end in harness.ends()] == ["completed", "completed"]
 
@@ -162,7 +162,7 @@ async def test_c12_one_cancel_ends_two_accepted_runs() -> None:
     await harness.prompt("second", "r2")
     await harness.cancel()
     gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert {end.run_id: end.outcome for end in harness.ends()} == {"r1": "cancelled", "r2": "cancelled"}
     assert await harness.outline() == ["user:first", "assistant:"]
     assert (await harness.run("r2")).prompt == "second"
@@ -178,6 +178,6 @@ async def test_c14_prompt_after_the_cancel_is_not_cancelled() -> None:
     await harness.cancel()
     await harness.prompt("c", "C")
     gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [harness.end_of(run).outcome for run in "ABC"] == ["cancelled", "cancelled", "completed"]
     assert (await harness.finishes())[-1] == "end_turn"

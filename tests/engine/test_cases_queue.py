@@ -20,7 +20,7 @@ async def test_c15_a_prompt_with_a_run_id_gets_its_own_turn() -> None:
     await tool.gate.reached.wait()
     await harness.prompt("two", "r2")
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [(end.run_id, end.text) for end in harness.ends()] == [("r1", "first answer"), ("r2", "second answer")]
     assert harness.end_of("r1").message_id != harness.end_of("r2").message_id
 
@@ -39,7 +39,7 @@ async def test_c16_a_step_boundary_folds_steering_prompts_only() -> None:
     await harness.prompt("last", "r3")
     await harness.workspace.inputs.cancel_run(dropped.run_id)
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     lines = [line for line in await harness.outline() if line.startswith("user")]
     assert lines == ["user:host", "user:folded", "user:own turn", "user:last"]
     assert harness.end_of(folded.run_id).folded_into == "r1"
@@ -56,7 +56,7 @@ async def test_c17_a_waiting_prompt_that_is_cancelled_ends_once(run_id: str) -> 
     assert answer.cancel_requested
     assert (await harness.workspace.inputs.cancel_run(waiting.run_id)).run_id == waiting.run_id
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     end = harness.end_of(waiting.run_id)
     assert (end.cancelled, end.message_id, end.text) == (True, "", "")
     assert harness.end_of("r1").outcome == "completed"
@@ -69,7 +69,7 @@ async def test_c18_clearing_the_queue_ends_the_waiting_runs() -> None:
     steering = await harness.prompt("three")
     assert await harness.workspace.inputs.clear(harness.session) == ("r2", steering.run_id)
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").cancelled
     assert harness.end_of(steering.run_id).cancelled
     assert harness.end_of("r1").outcome == "completed"
@@ -86,7 +86,7 @@ async def test_c19_each_end_is_published_when_its_run_ends_with_its_own_error() 
     await wait_for_request(held_model)
     await harness.prompt("two", "r2")
     held_model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     first, second = harness.end_of("r1"), harness.end_of("r2")
     assert (first.outcome, first.text, first.error) == ("completed", "fine", "")
     assert (second.outcome, second.error) == ("failed", "broken")

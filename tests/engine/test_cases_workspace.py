@@ -31,7 +31,7 @@ async def test_c22_a_failure_before_the_first_step_still_ends_the_run() -> None:
     """C-22: no model is available: run_complete with the run id and the error, not cancelled."""
     harness = await Harness.open(FixedModels(ProviderError("No model is set up.")))
     await harness.prompt("hello", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     end = harness.end_of("r1")
     assert (end.outcome, end.error, end.cancelled) == ("failed", "No model is set up.", False)
     assert [notice.run_id for notice in harness.notices() if notice.type == "error"] == ["r1"]
@@ -47,7 +47,7 @@ async def test_c23_one_end_per_run_whatever_happens() -> None:
     await tool.gate.reached.wait()
     runs += [await harness.prompt("steer"), await harness.prompt("two", "r2"), await harness.prompt("three", "r3")]
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     for run in runs:
         end = harness.end_of(run.run_id)
         mark = f'"run_id":"{run.run_id}"'
@@ -61,7 +61,7 @@ async def test_c24_cancel_is_not_an_error() -> None:
     """C-24: no error event, no error text."""
     harness, _ = await busy_harness()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [notice.type for notice in harness.notices()] == ["agent_finished"]
     assert harness.end_of("r1").error == ""
     assert (await harness.run("r1")).error == ""
@@ -93,7 +93,7 @@ async def test_c25_text_attachment_without_a_prompt_is_accepted() -> None:
     harness = await Harness.open(model)
     note = Attachment(b"what is in here", "/p/note.txt", "note.txt", "text/plain")
     await harness.workspace.inputs.submit(Prompt(harness.session, "", (note,), run_id=RunId("r1")))
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "completed"
     assert "what is in here" in str(model.requests[0].messages[0].parts)
     assert [item.size for item in (await harness.run("r1")).attachments] == [15]
@@ -126,9 +126,9 @@ async def test_c41_changing_models_disturbs_no_lane() -> None:
     await harness.prompt("two", "r2")
     assert harness.workspace.engine.is_busy(harness.session)
     assert set(await harness.cancel()) == {"r1", "r2"}
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.prompt("three", "r3")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r3").outcome == "completed"
 
 
@@ -158,7 +158,7 @@ async def test_c42_a_prompt_right_after_a_cancel_runs() -> None:
     late = await harness.prompt("two", "r2")
     assert late.position == 1
     cleaning.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [(end.run_id, end.outcome) for end in harness.ends()] == [("r1", "cancelled"), ("r2", "completed")]
 
 
@@ -171,7 +171,7 @@ async def test_c43_a_provider_error_does_not_strand_the_queue() -> None:
     await wait_for_request(model)
     await harness.prompt("two", "r2")
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [(end.outcome, end.text) for end in harness.ends()] == [("failed", ""), ("completed", "up again")]
 
 
@@ -181,7 +181,7 @@ async def test_c52_prompts_posted_one_after_the_other_run_in_that_order() -> Non
     names = [f"run-{number}" for number in range(60)]
     for name in names:
         await harness.prompt(name, name)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == names
 
 
@@ -193,7 +193,7 @@ async def test_c51_concurrent_prompts_are_all_accepted_and_end() -> None:
     await asyncio.gather(*(harness.prompt("y", f"q{n}") for n in range(20)))
     for item in sessions:
         await harness.workspace.engine.wait_until_idle(item.id)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert len(harness.ends()) == 120
     assert {end.outcome for end in harness.ends()} == {"completed"}
 
@@ -209,6 +209,6 @@ async def test_a_retried_request_gets_the_same_answer_and_starts_nothing() -> No
     with pytest.raises(RunIdTaken):
         await harness.prompt("something else", "r1")
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (await harness.prompt("one", "r1")).outcome == "completed"
     assert [end.run_id for end in harness.ends()] == ["r0", "r1"]

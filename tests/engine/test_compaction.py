@@ -86,7 +86,7 @@ async def test_token_counts_are_the_size_of_the_context(usage: Usage, count: int
     model = small_model(Step((Call("tool"),), usage), SUMMARY if count == 3 else DONE, DONE)
     harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert len(model.requests) == count
 
 
@@ -94,7 +94,7 @@ async def test_compaction_can_be_disabled() -> None:
     settings = EngineSettings(titles=False, auto_summarize=False)
     harness = await Harness.open(small_model(WORK, DONE), tools=[fixed_tool("tool")], settings=settings)
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert await summaries(harness) == []
 
 
@@ -106,7 +106,7 @@ async def test_a_summary_in_the_middle_of_a_run_keeps_the_run() -> None:
     model = small_model(WORK, SUMMARY, DONE)
     harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("build a boat", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     end = harness.end_of("r1")
     assert (end.outcome, end.text) == ("completed", "done")
     assert len(harness.ends()) == 1
@@ -119,7 +119,7 @@ async def test_summary_request_has_no_tools_and_the_whole_conversation() -> None
     model = small_model(WORK, SUMMARY, DONE)
     harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("build a boat", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     _, request, _ = model.requests
     assert request.tools == ()
     assert request.system == text("summary.md")
@@ -131,7 +131,7 @@ async def test_after_a_summary_the_request_repeats_the_prompt() -> None:
     model = small_model(WORK, SUMMARY, DONE)
     harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("build a boat", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     (begin,) = model.requests[2].messages
     assert begin.role == "user"
     assert text_of(begin).startswith("in short")
@@ -144,7 +144,7 @@ async def test_second_summary_is_generated_from_the_first() -> None:
     model = small_model(WORK, SUMMARY, WORK, second, DONE)
     harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("build a boat", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     request = model.requests[3]
     assert texts_of(request.messages, "user")[0].startswith("in short")
     assert texts_of(request.messages, "assistant") == ["working"]
@@ -157,10 +157,10 @@ async def test_a_turn_that_is_over_is_summarised_and_ends() -> None:
     model = small_model(Step((Say("that was long"),), FULL), SUMMARY, DONE)
     harness = await Harness.open(model)
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").text == "that was long"
     await harness.prompt("two", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
     await harness.assert_valid(model.requests)
 
@@ -173,7 +173,7 @@ async def test_prompts_that_steer_are_folded_after_a_summary() -> None:
     await shutter.holds()
     await harness.prompt("two")
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert texts_of(model.requests[2].messages, "user")[-1] == "two"
     await harness.assert_valid(model.requests)
 
@@ -191,7 +191,7 @@ async def test_a_cancel_during_a_summary_cancels_the_run(midway: bool) -> None:
     await shutter.holds()
     assert len(await summaries(harness)) == 1
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
     assert await harness.finishes() == ["tool_use", "canceled"]
     assert await summaries(harness) == []
@@ -210,10 +210,10 @@ async def test_after_a_cancelled_summary_the_conversation_continues() -> None:
     await harness.prompt("one", "r1")
     await shutter.holds()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     model.before.open()
     await harness.prompt("two", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").text == "done"
     assert texts_of(model.requests[-1].messages, "user") == ["one", "two"]
     await harness.assert_valid(model.requests)
@@ -224,12 +224,12 @@ async def test_a_summary_that_fails_fails_the_run_and_is_not_used(broken: Step) 
     model = small_model(WORK, broken, DONE)
     harness = await Harness.open(model, tools=[fixed_tool("tool")])
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "failed"
     assert await harness.finishes() == ["tool_use", "error"]
     assert (await session_of(harness)).summary_message_id == ""
     await harness.prompt("two", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert texts_of(model.requests[2].messages, "user") == ["one", "two"]
     await harness.assert_valid(model.requests)
 
@@ -242,7 +242,7 @@ async def harness_with_history(*steps: Step) -> tuple[Harness, ScriptedModel]:
     model = ScriptedModel([Step((Say("hello"),), Usage(30, 3)), *steps], info=info(price=Price(output=1_000_000.0)))
     harness = await Harness.open(model, settings=PATIENT)
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     return harness, model
 
 
@@ -250,12 +250,12 @@ async def test_requested_summary_is_a_run() -> None:
     harness, model = await harness_with_history(SUMMARY, DONE)
     run = await harness.workspace.inputs.summarize(harness.session)
     assert run.kind == "summary"
-    await harness.quiet()
+    await harness.wait_until_idle()
     end = harness.end_of(run.run_id)
     assert (end.outcome, end.text) == ("completed", "in short")
     assert texts_of(model.requests[1].messages, "user")[0] == "one"
     await harness.prompt("two", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
     assert (await harness.outline())[:2] == ["user:one", "assistant:hello"]
     await harness.assert_valid(model.requests)
@@ -265,7 +265,7 @@ async def test_a_summary_replaces_the_counters_and_adds_its_cost() -> None:
     harness, _ = await harness_with_history(SUMMARY)
     before = await session_of(harness)
     await harness.workspace.inputs.summarize(harness.session)
-    await harness.quiet()
+    await harness.wait_until_idle()
     after = await session_of(harness)
     assert (before.prompt_tokens, before.completion_tokens, before.cost) == (30, 3, 3.0)
     assert (after.prompt_tokens, after.completion_tokens, after.cost) == (0, 5, 8.0)
@@ -276,7 +276,7 @@ async def test_a_summary_replaces_the_counters_and_adds_its_cost() -> None:
 async def test_a_summary_without_reported_usage_is_estimated_and_costs_nothing() -> None:
     harness, _ = await harness_with_history(Step((Say("twelve chars"),)))
     await harness.workspace.inputs.summarize(harness.session)
-    await harness.quiet()
+    await harness.wait_until_idle()
     after = await session_of(harness)
     assert (after.completion_tokens, after.cost, after.estimated_usage) == (3, 3.0, True)
 
@@ -289,7 +289,7 @@ async def test_a_busy_session_is_not_summarised() -> None:
     with pytest.raises(SessionBusy):
         await harness.workspace.inputs.summarize(harness.session)
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert await summaries(harness) == []
     assert len(harness.ends()) == 1
 
@@ -298,7 +298,7 @@ async def test_an_empty_session_needs_no_summary() -> None:
     model = ScriptedModel([])
     harness = await Harness.open(model)
     run = await harness.workspace.inputs.summarize(harness.session)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of(run.run_id).outcome == "completed"
     assert (model.requests, await harness.messages()) == ([], [])
 
@@ -308,7 +308,7 @@ async def test_summary_contains_the_todos() -> None:
     todos = (Todo("saw planks", "completed", "sawing"), Todo("caulk", "in_progress", "caulking"))
     await harness.workspace.engine.recorder.put(PatchSession(SessionPatch(harness.session, 1, todos=todos)))
     await harness.workspace.inputs.summarize(harness.session)
-    await harness.quiet()
+    await harness.wait_until_idle()
     ask = texts_of(model.requests[1].messages, "user")[-1]
     assert "[completed] saw planks" in ask
     assert "[in_progress] caulk" in ask
@@ -318,13 +318,13 @@ async def test_requested_summary_can_be_cancelled() -> None:
     model = GatedModel(ScriptedModel([Step((Say("hello"),)), SUMMARY]), after=0)
     harness = await Harness.open(model, settings=PATIENT)
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     model.before.shut()
     model.before.reached.clear()
     run = await harness.workspace.inputs.summarize(harness.session)
     await model.before.reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of(run.run_id).outcome == "cancelled"
     assert await summaries(harness) == []
     assert (await session_of(harness)).summary_message_id == ""
@@ -336,14 +336,14 @@ async def test_a_prompt_during_a_summary_gets_its_own_turn() -> None:
     model = GatedModel(ScriptedModel([Step((Say("hello"),)), SUMMARY, DONE]))
     harness = await Harness.open(model, settings=PATIENT)
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     model.before.shut()
     model.before.reached.clear()
     await harness.workspace.inputs.summarize(harness.session)
     await model.before.reached.wait()
     run = await harness.prompt("two", delivery="steer")
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of(run.run_id).folded_into == ""
     assert texts_of(model.requests[2].messages, "user") == ["in short", "two"]
 
@@ -351,7 +351,7 @@ async def test_a_prompt_during_a_summary_gets_its_own_turn() -> None:
 async def test_the_summary_message_is_marked_from_its_first_event() -> None:
     harness, _ = await harness_with_history(SUMMARY)
     await harness.workspace.inputs.summarize(harness.session)
-    await harness.quiet()
+    await harness.wait_until_idle()
     last = (await harness.messages())[-1].id
     events: list[MessageEvent] = [event for event in harness.message_events() if event.change.object.id == last]
     assert [event.change.type for event in events] == ["created", "updated"]

@@ -71,7 +71,7 @@ def in_order(*answers: Sequence[Part]) -> Script:
 
 
 LONG = priced_response(1, calls=["tool"] * 4)
-FATES: dict[str, list[Sequence[Part]]] = {
+OUTCOMES: dict[str, list[Sequence[Part]]] = {
     "one answer": [priced_response(1)],
     "two reports of one answer": [[UsagePart(usage_of(3)), *priced_response(1)]],
     "steps": [priced_response(1, calls=["tool"]), priced_response(2, calls=["tool", "tool"]), priced_response(3)],
@@ -128,16 +128,18 @@ FATES: dict[str, list[Sequence[Part]]] = {
 }
 
 
-@pytest.mark.parametrize("fate", FATES)
-def test_run_cost_is_the_sum_of_all_reports(fate: str) -> None:
+@pytest.mark.parametrize("ending_kind", OUTCOMES)
+def test_run_cost_is_the_sum_of_all_reports(ending_kind: str) -> None:
     async def scenario() -> None:
         meter = Meter()
-        script = in_order(*FATES[fate])
+        script = in_order(*OUTCOMES[ending_kind])
         model, renewed = MeteredModel(meter, script), MeteredModel(meter, script)
         harness = await open_harness(FixedModels(model, renewed=renewed))
         await harness.prompt("go", "r1")
-        await harness.quiet()
-        assert len(model.requests) + len(renewed.requests) == len(FATES[fate]), "not every response was requested"
+        await harness.wait_until_idle()
+        assert len(model.requests) + len(renewed.requests) == len(OUTCOMES[ending_kind]), (
+            "not every response was requested"
+        )
         assert meter.total > 0
         await check(harness, meter)
         await harness.close()
@@ -166,7 +168,7 @@ def test_cancelled_run_costs_all_its_reports(where: str, way: str) -> None:
         await harness.prompt("go", "r1")
         await (gated.gate.reached if where == "tool" else meter.is_waiting).wait()
         await (harness.cancel() if way == "cancel" else harness.close())
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == ("cancelled" if way == "cancel" else "interrupted")
         await check(harness, meter)
         await harness.close()
@@ -212,7 +214,7 @@ def test_cost_of_a_failed_write_counts_once() -> None:
         ledger.gate.open()
         await sleep_virtual(2)
         ledger.refused = ()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "failed"
         await check(harness, meter)
         await harness.close()
@@ -228,18 +230,18 @@ TITLES: dict[str, tuple[Sequence[Part], Sequence[Part]]] = {
 }
 
 
-@pytest.mark.parametrize("fate", TITLES)
-def test_cost_of_titles_is_counted(fate: str) -> None:
+@pytest.mark.parametrize("ending_kind", TITLES)
+def test_cost_of_titles_is_counted(ending_kind: str) -> None:
     async def scenario() -> None:
         meter = Meter()
-        small, large = TITLES[fate]
+        small, large = TITLES[ending_kind]
         models = FixedModels(
             MeteredModel(meter, lambda request: large if not request.tools else priced_response(5)),
             MeteredModel(meter, lambda _: small),
         )
         harness = await open_harness(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.workspace.engine._titler.drain()
         await check(harness, meter)
         assert (await stored_session(harness, harness.session)).title != "Test"
@@ -257,7 +259,7 @@ def test_cost_of_a_title_interrupted_by_a_shutdown_is_counted() -> None:
         )
         harness = await open_harness(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await meter.is_waiting.wait()
         await harness.close()
         assert (await stored_session(harness, harness.session)).title == "Test"
@@ -299,7 +301,7 @@ def test_cost_limit_counts_all_reports(source: str, is_reached: bool) -> None:
         settings = EngineSettings(titles=False, retries=SETTINGS.retries, limits=Limits(cost=limit))
         harness = await open_harness(FixedModels(model), settings=settings)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         end = harness.end_of("r1")
         if is_reached:
             assert (end.outcome, end.error) == ("failed", f"limit: the run cost ${limit:.2f}, which is its limit.")
@@ -327,7 +329,7 @@ def test_a_title_counts_for_the_limit_of_its_run(is_reached: bool) -> None:
         await gated.gate.reached.wait()
         await harness.workspace.engine._titler.drain()
         gated.gate.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == ("failed" if is_reached else "completed")
         await harness.close()
 
@@ -344,7 +346,7 @@ def test_cost_limit_applies_to_one_run() -> None:
         )
         for number in (1, 2, 3):
             await harness.prompt("go", f"r{number}")
-            await harness.quiet()
+            await harness.wait_until_idle()
         assert [end.outcome for end in harness.ends()] == ["completed"] * 3
         await check(harness, meter)
         await harness.close()
@@ -355,39 +357,39 @@ def test_cost_limit_applies_to_one_run() -> None:
 def test_sessions_cost_the_sum_of_reported_responses() -> None:
     """Random responses, errors, sub-agents, titles, cancels and folded prompts, on random schedules."""
 
-    async def scenario(dice: random.Random) -> float:
+    async def scenario(rng: random.Random) -> float:
         meter = Meter()
 
         def script(request: ModelRequest) -> Sequence[Part]:
             number = next(meter.numbers)
             if len(meter.cost) > 6 or number > 25:
                 return priced_response(number)
-            fates: list[Sequence[Part]] = [
+            outcomes: list[Sequence[Part]] = [
                 priced_response(number),
-                priced_response(number, calls=["tool"] * dice.randint(1, 3)),
+                priced_response(number, calls=["tool"] * rng.randint(1, 3)),
                 priced_response(number, calls=["agent"]),
                 priced_response(number, None),
                 failing_response(
-                    number, dice.choice(["busy", "overflow", "credentials", "other"]), early=dice.random() < 0.5
+                    number, rng.choice(["busy", "overflow", "credentials", "other"]), early=rng.random() < 0.5
                 ),
-                [*priced_response(number)[: dice.randint(1, 3)], Wait()],
+                [*priced_response(number)[: rng.randint(1, 3)], Wait()],
             ]
-            return dice.choices(fates, (2, 3, 2, 1, 2, 1))[0]
+            return rng.choices(outcomes, (2, 3, 2, 1, 2, 1))[0]
 
         models = FixedModels(
-            MeteredModel(meter, script, window=dice.choice([0, 600])),
+            MeteredModel(meter, script, window=rng.choice([0, 600])),
             MeteredModel(meter, script),
-            renewed=MeteredModel(meter, script) if dice.random() < 0.5 else None,
+            renewed=MeteredModel(meter, script) if rng.random() < 0.5 else None,
         )
         settings = EngineSettings(titles=True, grace=0.5, retries=SETTINGS.retries)
         harness = await open_harness(models, settings=settings)
-        for number in range(dice.randint(1, 3)):
+        for number in range(rng.randint(1, 3)):
             await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId(f"r{number}")))
-            await asyncio.sleep(dice.random() * 0.2)
-        if dice.random() < 0.5:
-            await asyncio.sleep(dice.random())
+            await asyncio.sleep(rng.random() * 0.2)
+        if rng.random() < 0.5:
+            await asyncio.sleep(rng.random())
             await harness.cancel()
-        quiet = start(harness.quiet())
+        quiet = start(harness.wait_until_idle())
         await asyncio.wait([quiet], timeout=100)
         await harness.close()
         await quiet

@@ -23,7 +23,7 @@ def test_failures_before_a_renewal_do_not_count_after_it() -> None:
         new = ScriptedModel([failing("busy"), failing("busy"), Step((Say("at last"),))])
         harness = await Harness.open(FixedModels(old, renewed=new), settings=settings)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert (harness.end_of("r1").outcome, harness.end_of("r1").text) == ("completed", "at last")
         await harness.close()
 
@@ -40,7 +40,7 @@ def test_partial_output_is_withdrawn_before_the_wait_for_the_next_attempt() -> N
         await elapse(10.0)
         await settle_down()
         assert [text_of(message) for message in await harness.messages() if message.role == "assistant"] == [""]
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").text == "whole"
         await harness.close()
 

@@ -125,8 +125,8 @@ def question(id: str = "q", run: str = "r1") -> Event:
 
 
 def notice(id: str = "p", *, granted: bool = False, denied: bool = False) -> Event:
-    said_of = PermissionNotification(ToolCallId(f"c-{id}"), granted, denied, id, SESSION)
-    return PermissionNotificationEvent(Change("created", said_of))
+    notification = PermissionNotification(ToolCallId(f"c-{id}"), granted, denied, id, SESSION)
+    return PermissionNotificationEvent(Change("created", notification))
 
 
 def question_closed(id: str = "q") -> Event:
@@ -154,10 +154,10 @@ def check_leftovers() -> None:
         for event in events:
             left.feed(encode_event(event))
         left.feed(b'{"type":"of a later version"}')
-        said_of = [event.change.object for event in left.withdrawn()]
-        ids = [item.id if isinstance(item, PermissionNotification) else item.batch_id for item in said_of]
+        notification = [event.change.object for event in left.withdrawn()]
+        ids = [item.id if isinstance(item, PermissionNotification) else item.batch_id for item in notification]
         assert (ids, left.not_run) == (still_open, not_run), events
-        for item in said_of:
+        for item in notification:
             assert item.withdrawn
             assert (item.session_id, item.by) == (SESSION, "")
             if isinstance(item, PermissionNotification):
@@ -320,7 +320,7 @@ def check_git_notes() -> None:
 
 NO_DIFFERENCE = {
     "isinstance(where, str) and where -> isinstance(where, str)": "an empty name joined to a path is the path",
-    "if not said and content == outcome.content and (not after.halts):; return outcome -> (nothing)": "saves a copy",
+    "if not present and content == outcome.content and (not after.halts):; return outcome -> (nothing)": "saves a copy",
 }
 TABLES: dict[str, tuple[list[object], list[Callable[[], None]], dict[str, str]]] = {
     "hook rulings": (
@@ -328,7 +328,7 @@ TABLES: dict[str, tuple[list[object], list[Callable[[], None]], dict[str, str]]]
         [check_refusals, check_requests, check_hook_messages],
         NO_DIFFERENCE,
     ),
-    "unanswered requests": ([recovery.UnansweredRequests, recovery._withdrawn], [check_leftovers], {}),
+    "unanswered requests": ([recovery.UnansweredRequests, recovery._withdrawal], [check_leftovers], {}),
     "plans": ([recovery.plan_recovery], [check_plans], {}),
     "calls that were cut off": ([history_repair.unanswered_calls], [check_cut_off_calls], {}),
     "ends": (

@@ -32,7 +32,7 @@ async def harness_with_turns(model: ScriptedModel, turns: int = 8) -> Harness:
     harness = await Harness.open(model)
     for number in range(turns):
         await harness.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
-        await harness.quiet()
+        await harness.wait_until_idle()
     return harness
 
 
@@ -45,7 +45,7 @@ def test_summary_request_that_does_not_fit_is_repeated_with_less(failures: int) 
         model = ScriptedModel(steps, info=PLAIN)
         harness = await harness_with_turns(model)
         await harness.workspace.inputs.summarize(harness.session, "me")
-        await harness.quiet()
+        await harness.wait_until_idle()
         sizes = [sum(map(len, texts_of(request.messages, "user"))) for request in model.requests[8:]]
         assert sizes == sorted(sizes, reverse=True)
         assert len(set(sizes)) == failures + 1
@@ -64,7 +64,7 @@ def test_summary_that_fails_for_another_reason_is_not_repeated(step: Step, reque
         model = ScriptedModel([DONE] * 8 + [step] * 9, info=PLAIN)
         harness = await harness_with_turns(model)
         await harness.workspace.inputs.summarize(harness.session)
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert len(model.requests) == 8 + requests
         session = await harness.ledger.session(harness.workspace.record.id, harness.session)
         assert session is not None
@@ -85,9 +85,9 @@ def test_conversation_that_cannot_be_shortened_further_fails(turns: int) -> None
         harness = await Harness.open(model, tools=[fixed_tool("tool")])
         for number in range(turns):
             await harness.prompt(f"prompt {number} " + "x" * 3_000, f"r{number}")
-            await harness.quiet()
+            await harness.wait_until_idle()
         await harness.workspace.inputs.summarize(harness.session)
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.ends()[-1].outcome == "failed"
         assert 1 <= len(model.requests) - turns <= 5
         await harness.close()
@@ -103,7 +103,7 @@ def test_a_summary_keeps_the_list_of_tasks(todos: tuple[Todo, ...]) -> None:
         patch = SessionPatch(harness.session, 1, todos=todos)
         await harness.workspace.engine.recorder.put(PatchSession(patch))
         await harness.workspace.inputs.summarize(harness.session)
-        await harness.quiet()
+        await harness.wait_until_idle()
         requests = texts_of(model.requests[-1].messages, "user")[-1]
         assert ("to-do list" in requests) == bool(todos)
         assert all(f"[{todo.status}] {todo.content}" in requests for todo in todos)
@@ -118,13 +118,13 @@ def test_a_second_summary_begins_at_the_first() -> None:
         model = ScriptedModel(steps, info=PLAIN)
         harness = await harness_with_turns(model, 1)
         await harness.workspace.inputs.summarize(harness.session)
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.prompt("between", "b")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.workspace.inputs.summarize(harness.session)
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.prompt("after", "c")
-        await harness.quiet()
+        await harness.wait_until_idle()
         second, last = ("\n".join(texts_of(item.messages, "user")) for item in model.requests[3:])
         assert "the first summary" in second
         assert "between" in second
@@ -158,7 +158,7 @@ def test_a_session_that_is_being_deleted_accepts_nothing() -> None:
         deleting.cancel()
         await asyncio.wait([deleting])
         await harness.prompt("go", "r3")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r3").outcome == "completed"
         gate.open()
         await sessions.delete(harness.session, clean_up)
@@ -213,7 +213,7 @@ def test_only_a_waiting_run_can_be_rearranged(state: str, change: str) -> None:
         if state == "ended":
             gate.open()
             await harness.prompt("go", "r1")
-            await harness.quiet()
+            await harness.wait_until_idle()
             gate.shut()
             await harness.prompt("go", "r0")
         else:
@@ -237,7 +237,7 @@ def test_only_a_waiting_run_can_be_rearranged(state: str, change: str) -> None:
         assert harness.workspace.engine.lane(harness.session).queue == before
         ledger.refused = ()
         await harness.cancel()
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.close()
 
     in_virtual_time(scenario)
@@ -264,7 +264,7 @@ def test_clear_keeps_the_active_turn_and_its_folded_prompts() -> None:
         await harness.prompt("wait", "q", delivery="queue")
         assert await harness.workspace.inputs.clear(harness.session) == ("q",)
         gate.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert {end.run_id: end.outcome for end in harness.ends()} == {
             "r1": "completed",
             "f": "completed",
@@ -294,7 +294,7 @@ async def test_rules_are_consulted_for_tools_that_never_ask(name: str, decision:
     # Questions are offered only in interactive use.
     prompt = Prompt(harness.session, "go", run_id=RunId("r1"), interactive=True)
     await harness.workspace.inputs.submit(prompt)
-    await harness.quiet()
+    await harness.wait_until_idle()
     is_asked = name in TOOLS_WITHOUT_REQUESTS
     assert tool.started == (0 if is_asked and decision == "deny" else 1)
     if is_asked:
@@ -317,7 +317,7 @@ async def test_every_field_of_a_tool_result_is_stored() -> None:
     model = ScriptedModel([Step((Call("tool"),)), DONE], info=PLAIN)
     harness = await Harness.open(model, tools=[SimpleTool("tool", act)])
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     (result,) = results_of(await harness.messages())
     stored = {name: getattr(result, name) for name in ("content", "is_error", "metadata", "data", "mime_type", "name")}
     assert stored == {name: getattr(outcome, name) for name in stored if name != "name"} | {"name": "tool"}
@@ -330,7 +330,7 @@ async def test_calls_of_an_answer_that_was_cut_off_are_not_run(finish: str) -> N
     step = Step((Call("tool"), Call("tool", '{"n":1}')), finish=finish)  # type: ignore[arg-type]
     harness = await Harness.open(ScriptedModel([step], info=PLAIN), tools=[tool])
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert tool.started == 0
     results = results_of(await harness.messages())
     assert len(results) == 2
@@ -348,7 +348,7 @@ async def test_calls_after_one_that_stops_the_turn_are_not_run() -> None:
     model = ScriptedModel([Step((Call("stop"), Call("after"), Call("after", '{"n":1}')))], info=PLAIN)
     harness = await Harness.open(model, tools=[SimpleTool("stop", act), after])
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert after.started == 0
     contents = [item.content for item in results_of(await harness.messages())]
     assert contents[0] == "stop"
@@ -368,13 +368,13 @@ def test_a_title_that_cannot_be_stored_is_ignored() -> None:
         models = FixedModels(ScriptedModel(lambda _: DONE, info=PLAIN), slow)
         harness = await Harness.open(models, settings=EngineSettings(titles=True), ledger=ledger)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         ledger.refused = (PatchSession,)
         await sleep_virtual(100)
         ledger.refused = ()
         assert harness.end_of("r1").outcome == "completed"
         await harness.prompt("go", "r2")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.close()
 
     in_virtual_time(scenario)
@@ -392,7 +392,7 @@ def test_sub_agents_get_no_titles() -> None:
         )
         harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools()))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await sleep_virtual(10)
         sessions = (await harness.ledger.snapshot(harness.workspace.record.id, None)).sessions
         assert {item.title for item in sessions} == {"A title", "Its own title"}

@@ -36,10 +36,10 @@ async def test_a_task_cancelled_before_its_first_step_still_ends_its_run() -> No
     life = harness.workspace.engine._active.get(RunId("r1"))
     assert life is not None, "the task is there and has not run yet"
     life.task.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "failed"
     await harness.prompt("two", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").outcome == "completed"
 
 
@@ -64,7 +64,7 @@ def test_run_ends_within_the_grace_although_a_tool_does_not_stop() -> None:
         await release.reached.wait()
         began = asyncio.get_running_loop().time()
         await harness.cancel()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert asyncio.get_running_loop().time() - began <= 2.0 + 0.25
         assert harness.end_of("r1").outcome == "cancelled"
         published = len(harness.published.events)
@@ -73,7 +73,7 @@ def test_run_ends_within_the_grace_although_a_tool_does_not_stop() -> None:
         assert len(harness.published.events) == published, "an abandoned run published an event"
         await harness.assert_valid()
         await harness.prompt("two", "r2")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r2").outcome == "completed"
 
     in_virtual_time(main)
@@ -86,7 +86,7 @@ async def test_the_order_of_events_at_an_end() -> None:
     """Last message, session, error, run_complete, agent_finished; the session is idle before the last three."""
     harness = await Harness.open(ScriptedModel([Step((Say("well"), Fail("broken")))]))
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     kinds = [type(event) for _, event in harness.published.events][-5:]
     assert kinds == [MessageEvent, SessionEvent, AgentEvent, RunCompleteEvent, AgentEvent]
     assert [notice.type for notice in harness.notices()] == ["error", "agent_finished"]
@@ -107,7 +107,7 @@ async def test_a_session_is_no_longer_busy_when_its_end_is_published() -> None:
 
     harness.published.publish = listen  # type: ignore[method-assign]
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert seen == [False]
 
 
@@ -121,7 +121,7 @@ async def test_an_end_is_one_transaction_and_published_after_it_is_stored() -> N
     assert harness.ends() == []
     assert harness.notices() == []
     ledger.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     write = ledger.writes_of(EndRun)[0]
     assert write.sync
     assert [type(item).__name__ for item in write.operations] == ["PutMessage", "PatchSession", "EndRun"]
@@ -148,10 +148,10 @@ def test_end_that_cannot_be_stored_is_retried_until_it_is_stored() -> None:
         assert [notice.type for notice in harness.notices()] == ["error"]
         assert harness.ends() == []
         ledger.error = None
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "completed", "its text is not lost"
         await harness.prompt("three", "r3")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r3").outcome == "completed"
         await harness.assert_valid()
 
@@ -211,7 +211,7 @@ async def test_an_internal_error_is_shown_without_a_traceback() -> None:
 
     harness = await Harness.open(Broken([]))
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "failed"
     assert "secret detail" not in harness.end_of("r1").error
     assert "ZeroDivisionError" in harness.end_of("r1").error
@@ -220,7 +220,7 @@ async def test_an_internal_error_is_shown_without_a_traceback() -> None:
 async def test_a_provider_error_is_shown_verbatim() -> None:
     harness = await Harness.open(ScriptedModel([Step((Fail("Quota used up."),))]))
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     finish = (await harness.messages())[-1].finish
     assert finish is not None
     assert (finish.reason, finish.message, finish.details) == ("error", "Scripted failure", "Quota used up.")
@@ -241,7 +241,7 @@ def test_prompts_are_refused_while_an_end_cannot_be_stored() -> None:
             await harness.prompt("two", "r2")
         assert asyncio.get_running_loop().time() - began < 0.1
         ledger.refused = ()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert [end.run_id for end in harness.ends()] == ["r1"]
 
     in_virtual_time(main)
@@ -257,7 +257,7 @@ async def test_the_first_prompt_after_the_storage_works_again_is_accepted_at_onc
     await until(lambda: harness.workspace.engine.storage_fails)
     ledger.refused = ()
     await harness.prompt("two", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1", "r2"]
 
 
@@ -277,7 +277,7 @@ async def test_a_run_is_in_its_lane_before_its_event_is_published() -> None:
 
     harness.published.publish = listen  # type: ignore[method-assign]
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert known == [True]
 
 
@@ -286,7 +286,7 @@ async def test_a_run_cancelled_before_its_start_has_started_and_ended() -> None:
     harness = await Harness.open(ScriptedModel(echo))
     await harness.prompt("one", "r1")
     harness.workspace.engine.dispatch(harness.session, Cancel())
-    await harness.quiet()
+    await harness.wait_until_idle()
     run = await harness.run("r1")
     assert run.started_at
     assert run.ended_at >= run.started_at

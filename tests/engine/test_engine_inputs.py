@@ -41,7 +41,7 @@ async def test_dispatch_is_synchronous_and_returns_a_refusal() -> None:
     engine.dispatch(harness.session, Shutdown())
     refusal = engine.dispatch(harness.session, Accept(RunId("x"), "queue"))
     assert isinstance(refusal, Refuse)
-    await harness.quiet()
+    await harness.wait_until_idle()
 
 
 # Durable before the response
@@ -59,7 +59,7 @@ async def test_prompt_is_acknowledged_and_queued_after_it_is_stored() -> None:
     assert not harness.workspace.engine.is_busy(harness.session)
     ledger.gate.open()
     assert (await asking).run_id == "r1"
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "completed"
 
 
@@ -73,7 +73,7 @@ async def test_a_refusable_prompt_is_refused_before_any_write() -> None:
         await harness.workspace.inputs.summarize(harness.session)
     assert len(ledger.seen) == written
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
 
 
 async def test_one_of_two_concurrent_reject_prompts_is_refused() -> None:
@@ -86,7 +86,7 @@ async def test_one_of_two_concurrent_reject_prompts_is_refused() -> None:
     )
     assert [type(result).__name__ for result in results] == ["Run", "SessionBusy"]
     assert await harness.ledger.run(harness.workspace.record.id, RunId("r2")) is None
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1"]
 
 
@@ -206,7 +206,7 @@ def test_a_slow_tool_delays_the_response_to_a_cancel_by_a_moment_only() -> None:
         assert [type(write.operations[-1]).__name__ for write in batch] == ["CancelSession", "EndRun"]
         assert [end.run_id for end in harness.ends()] == ["r2"]
         gone.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "cancelled"
 
     in_virtual_time(main)
@@ -274,7 +274,7 @@ def test_a_slow_disk_does_not_prevent_a_cancel() -> None:
         ledger.gate.open()
         await waiting
         model.before.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         # A run accepted after the cancel is not affected by its late write.
         assert [harness.end_of(run).outcome for run in ("r1", "r2")] == ["cancelled", "completed"]
 
@@ -294,7 +294,7 @@ async def test_a_full_disk_does_not_prevent_a_cancel() -> None:
     await settle_down()
     assert model.open_streams == 0
     ledger.error = None
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
 
 
@@ -311,7 +311,7 @@ async def test_the_model_is_called_after_the_start_is_stored() -> None:
     await settle_down()
     assert model.requests == []
     ledger.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     started = ledger.writes_of(StartRun)
     assert [write.sync for write in started] == [True]
     assert [type(item).__name__ for item in started[0].operations][:2] == ["StartRun", "PutMessage"]
@@ -331,7 +331,7 @@ async def test_a_step_boundary_waits_until_its_folds_are_stored() -> None:
     await settle_down()
     assert len(model.requests) == 1
     ledger.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert "steer" in str(model.requests[1].messages[-1].parts)
     folds = ledger.writes_of(FoldRun)
     assert [write.sync for write in folds] == [True]
@@ -353,7 +353,7 @@ async def test_a_fold_that_cannot_be_stored_ends_both_runs() -> None:
     ledger.gate.open()
     await until(lambda: harness.workspace.engine.storage_fails)
     ledger.error = None
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "failed"
     assert harness.end_of(steering.run_id).folded_into == "r1"
     await harness.assert_valid()
@@ -374,7 +374,7 @@ def test_a_cancel_covers_prompts_that_were_being_written() -> None:
         assert not harness.workspace.engine.is_busy(), "the lane handled the cancel before it knew the run"
         ledger.gate.open()
         await asking
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "cancelled"
 
     in_virtual_time(main)
@@ -430,7 +430,7 @@ def test_a_caller_waits_for_an_end_that_is_retried(leaves: bool) -> None:
         if leaves:
             stopping.cancel()
         ledger.refused = ()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "completed"
         if not leaves:
             assert (await stopping).outcome == "completed"
@@ -456,7 +456,7 @@ def test_a_cancel_is_answered_although_the_end_cannot_be_stored() -> None:
             answered = await harness.workspace.inputs.cancel_run(RunId("r1"))
         assert (answered.outcome, answered.cancel_requested) == (None, True)
         ledger.refused = ()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "cancelled"
 
     in_virtual_time(main)

@@ -27,7 +27,7 @@ async def test_interrupt_cancels_the_lane_and_then_runs() -> None:
     # Its cancel is stored with it: recovery after a crash at this moment requeues neither of them.
     assert [(await harness.run(run)).cancel_requested for run in ("r1", "r2", "r3")] == [True, True, False]
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [harness.end_of(run).outcome for run in ("r1", "r2", "r3")] == ["cancelled", "cancelled", "completed"]
 
 
@@ -54,7 +54,7 @@ async def test_the_queue_can_be_rearranged_while_it_waits() -> None:
     with pytest.raises(UnknownRun):
         await inputs.redeliver(RunId("unknown"), "queue")
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1", "r4", "r3", "r2"]
     with pytest.raises(NotWaiting):
         await inputs.redeliver(RunId("r3"), "queue")
@@ -84,7 +84,7 @@ async def test_moving_a_run_that_was_started_meanwhile_is_refused() -> None:
     await start_next(harness, model, ledger)
     with pytest.raises(NotWaiting):
         await moving
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1", "r2", "r3", "r4"]
 
 
@@ -94,7 +94,7 @@ async def test_redelivering_a_run_that_was_started_meanwhile_is_refused() -> Non
     await start_next(harness, model, ledger)
     with pytest.raises(NotWaiting):
         await changing
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1", "r2", "r3", "r4"]
 
 
@@ -107,7 +107,7 @@ async def test_the_lane_continues_in_the_stored_order() -> None:
     stored = [run.run_id for run in await ledger.open_runs(harness.workspace.record.id)]
     waiting = [item.run for item in harness.workspace.engine.lane(harness.session).queue]
     assert [run for run in stored if run in waiting] == waiting
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1", "r2", "r4", "r3"]
 
 
@@ -126,14 +126,14 @@ async def test_a_folded_run_cannot_be_cancelled_alone() -> None:
     with pytest.raises(RunFolded, match="r1"):
         await harness.workspace.inputs.cancel_run(steering.run_id)
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of(steering.run_id).text == harness.end_of("r1").text == "done"
 
 
 async def test_cancel_of_a_finished_run_returns_its_outcome() -> None:
     harness = await Harness.open(ScriptedModel(echo))
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (await harness.workspace.inputs.cancel_run(RunId("r1"))).outcome == "completed"
     with pytest.raises(UnknownRun):
         await harness.workspace.inputs.cancel_run(RunId("unknown"))

@@ -9,7 +9,7 @@ import pytest
 from engine.gated_harness import busy_harness, gated_model, slow_run_reads
 from holdfast.domain.errors import RunFolded, StorageUnavailable, WorkspaceClosing
 from holdfast.domain.hooks import HookOutcome
-from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Run
 from holdfast.domain.store_operations import (
     Admit,
@@ -23,6 +23,7 @@ from holdfast.domain.store_operations import (
 )
 from holdfast.domain.tools import ToolContext, ToolOutcome
 from holdfast.engine.run_context import NoHooks
+from holdfast.engine.run_lifecycle import Shutdown
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, settle_down, start
@@ -74,7 +75,7 @@ async def test_failed_cancel_stops_the_prompt_that_was_being_written() -> None:
     stopping.cancel()
     ledger.gate.open()
     await asking
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
     assert model.requests == []
 
@@ -94,7 +95,7 @@ async def test_a_cancel_that_cannot_be_stored_spares_later_runs() -> None:
         await stopping
     await harness.prompt("two", "r2")
     await first
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [(end.run_id, end.outcome) for end in harness.ends()] == [("r1", "cancelled"), ("r2", "completed")]
 
 
@@ -140,7 +141,7 @@ async def test_a_cancel_of_a_run_that_joins_a_turn_meanwhile_is_refused() -> Non
     with pytest.raises(RunFolded) as caught:
         await stopping
     assert "r1" in str(caught.value)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").outcome == "completed"
 
 
@@ -188,7 +189,7 @@ async def test_clear_does_not_name_a_run_that_has_already_failed() -> None:
     await gate.reached.wait()
     assert await harness.workspace.inputs.clear(harness.session) == ()
     gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "failed"
 
 
@@ -240,7 +241,7 @@ def test_output_of_an_abandoned_tool_is_not_part_of_the_end() -> None:
         at_work.open()
         await settle_down()
         ledger.refused = ()
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.assert_valid()
         assert "too late" not in " ".join(await harness.outline())
 
@@ -262,7 +263,7 @@ def test_a_prompt_is_stored_once() -> None:
         hooks.gate.open()
         await settle_down()
         reading.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert await harness.outline() == ["user:one", "assistant:"]
 
     in_virtual_time(main)
@@ -273,7 +274,7 @@ async def test_a_complete_summary_survives_a_cancel() -> None:
     ledger = GatedLedger()
     harness = await Harness.open(streaming_model(), ledger=ledger)
     await harness.prompt("one", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     ledger.hold(PatchSession)
     run = await harness.workspace.inputs.summarize(harness.session)
     await ledger.gate.reached.wait()
@@ -281,7 +282,7 @@ async def test_a_complete_summary_survives_a_cancel() -> None:
     await settle_down()
     ledger.gate.open()
     assert await stopping == (run.run_id,)
-    await harness.quiet()
+    await harness.wait_until_idle()
     session = await ledger.session(harness.workspace.record.id, harness.session)
     assert session is not None
     assert session.summary_message_id == (await harness.messages())[-1].id
@@ -331,3 +332,21 @@ async def test_many_cancels_do_not_wait_for_each_others_ends() -> None:
     for session in sessions:
         await harness.workspace.engine.wait_until_idle(session)
     assert {end.outcome for end in harness.ends()} == {"cancelled"}
+
+
+async def test_a_waiter_for_an_idle_session_returns_if_its_only_run_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run has a task, which has not entered: parking it writes nothing."""
+    harness = await Harness.open(streaming_model())
+    engine = harness.workspace.engine
+    spawn, waiting = engine._spawn, list[asyncio.Task[None]]()
+
+    def spawn_after_a_shutdown(session: SessionId, run: RunId) -> None:
+        waiting.append(start(engine.wait_until_idle(session)))
+        asyncio.get_running_loop().call_soon(engine.dispatch, session, Shutdown())
+        spawn(session, run)
+
+    monkeypatch.setattr(engine, "_spawn", spawn_after_a_shutdown)
+    await harness.prompt("one", "r1")
+    await settle_down()
+    assert [task.done() for task in waiting] == [True]
+    await harness.close()

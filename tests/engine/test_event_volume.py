@@ -71,7 +71,7 @@ async def test_streamed_text_is_stored_while_it_grows(pace: Pace) -> None:
     assert words(10).startswith(stored)
     assert len(stored) >= 9 * len(words(1)) - min(20, pace.characters)
     model.midway.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").text == words(10)
 
 
@@ -107,18 +107,18 @@ async def test_published_deltas_add_up_to_the_stored_message(turns: int) -> None
 def test_a_cancel_at_any_moment_leaves_a_valid_conversation() -> None:
     """R7, R4, C-45: on two hundred schedules, a cancel somewhere in a turn with thoughts, texts and tools."""
 
-    async def scenario(dice: random.Random) -> str:
+    async def scenario(rng: random.Random) -> str:
         parallel, alone = fixed_tool("tool", is_parallel=True), fixed_tool("alone")
         step = Step((Think("h m"), Say("a b"), Call("tool"), Call("alone"), Call("tool"), Call("tool")))
         model = GatedModel(ScriptedModel([step, step, Step((Say("done"),))]))
         harness = await Harness.open(model, tools=[parallel, alone], settings=PATIENT)
-        wait = dice.randrange(0, 150)
+        wait = rng.randrange(0, 150)
         await harness.prompt("go", "r1")
         while len(harness.published.events) < wait and not harness.ends():
             await harness.workspace.engine.recorder.put(sync=False)
         await harness.cancel()
         started = (parallel.started, alone.started, len(model.requests))
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert (parallel.started, alone.started, len(model.requests)) == started
         assert model.open_streams == 0
         await harness.assert_valid(model.requests)

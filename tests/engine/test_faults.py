@@ -44,7 +44,7 @@ def test_a_run_ends_even_if_its_conversation_cannot_be_repaired(monkeypatch: pyt
         await harness.prompt("folded", "f1", delivery="steer")
         await harness.prompt("two", "r2", delivery="queue")
         tool.gate.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         ends = [(end.run_id, end.outcome, end.error, end.folded_into) for end in harness.ends()]
         why = Fail().message
         assert ends == [("r1", "failed", why, ""), ("f1", "failed", why, "r1"), ("r2", "completed", "", "")]
@@ -71,7 +71,7 @@ def test_refused_end_is_stored_without_its_repair() -> None:
     async def main() -> None:
         harness = await Harness.open(ScriptedModel(echo), ledger=EndRefusingLedger())
         await harness.prompt("one", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "completed"
 
     with pytest.raises(AssertionError, match="could not be repaired"):
@@ -98,7 +98,7 @@ def test_a_session_continues_after_an_end_that_is_refused_twice() -> None:
         async with asyncio.timeout(60):
             for prompt in ("one", "two"):
                 await harness.prompt(prompt)
-                await harness.quiet()
+                await harness.wait_until_idle()
         assert len(model.requests) == 2
 
     with pytest.raises(AssertionError, match="could not be repaired"):
@@ -149,7 +149,7 @@ def test_an_end_without_repair_stores_the_cost_of_its_run(ledger: SeparateEndLed
         meter = priced_models.Meter()
         harness = await Harness.open(priced_models.MeteredModel(meter, lambda _: answer), ledger=ledger)
         await harness.prompt("one", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == outcome
         session = await ledger.session(harness.workspace.record.id, harness.session)
         assert session is not None
@@ -182,11 +182,11 @@ async def test_a_failing_fold_ends_its_host_and_the_session_continues(monkeypatc
     monkeypatch.setattr("holdfast.engine.engine.prompt_message", broken)
     tool.gate.open()
     async with asyncio.timeout(20):
-        await harness.quiet()
+        await harness.wait_until_idle()
     monkeypatch.undo()
     assert {harness.end_of(run).outcome for run in ("r1", steering.run_id)} == {"failed"}
     await harness.prompt("two", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").outcome == "completed"
 
 
@@ -203,7 +203,7 @@ async def test_a_failing_callback_does_not_keep_callers_from_their_answers(fails
 
     recorder = harness.workspace.engine.recorder
     ledger.error = StorageUnavailable() if fails else None
-    first = recorder.put(then=broken, otherwise=broken)
+    first = recorder.put(on_answer=broken, on_failure=broken)
     second = recorder.put()
     async with asyncio.timeout(20):
         answers = await asyncio.gather(first, second, return_exceptions=True)
@@ -221,7 +221,7 @@ async def test_lone_surrogates_are_refused_in_prompts_and_replaced_in_responses(
         await harness.prompt("half \ud83d character", "r1")
     assert await harness.ledger.run(harness.workspace.record.id, RunId("r1")) is None
     await harness.prompt("fine", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").text == f"half {HOLE} here"
 
 
@@ -232,7 +232,7 @@ async def test_lone_surrogates_in_reasoning_calls_and_titles_are_replaced() -> N
     models = FixedModels(ScriptedModel([calls, Step((Say("done"),))]), small)
     harness = await Harness.open(models, settings=EngineSettings())
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.workspace.engine._titler.drain()
     assert harness.end_of("r1").outcome == "completed"
     messages = await harness.messages()

@@ -116,7 +116,7 @@ class FeatureRun:
         if "cancel" in has:
             await self.last_gate.reached.wait()
             await harness.cancel()
-        await harness.quiet()
+        await harness.wait_until_idle()
         await sleep_virtual(10)
 
     def _hold_the_last_answer(self) -> None:

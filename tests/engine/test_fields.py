@@ -70,7 +70,7 @@ async def test_a_field_of_a_prompt_reaches_the_stored_run_and_changes_no_other(f
     harness = await Harness.open(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN))
     fields: dict[str, object] = {"session_id": harness.session, "prompt": "go"} | given
     run = await harness.workspace.inputs.submit(Prompt(**fields))  # type: ignore[arg-type]
-    await harness.quiet()
+    await harness.wait_until_idle()
     record = await harness.ledger.run(harness.workspace.record.id, run.run_id)
     assert record is not None
     for stored in (run, record.run):
@@ -113,7 +113,7 @@ async def test_a_run_that_requires_a_model_is_not_answered_by_a_script(fallback:
     harness = await Harness.open(model)
     prompt = Prompt(harness.session, "go", run_id=RunId("r1"), require_model=required)
     await harness.workspace.inputs.submit(prompt)
-    await harness.quiet()
+    await harness.wait_until_idle()
     end = harness.end_of("r1")
     if fallback and required:
         assert (end.outcome, end.error, model.requests) == ("failed", fallback, [])
@@ -135,7 +135,7 @@ def test_unreachable_model_is_named_only_for_a_first_request(trouble: str, step:
         settings = EngineSettings(titles=False, retries=RetryPolicy(most=0, loading_timeout=0.0))
         harness = await Harness.open(model, tools=[fixed_tool("tool")], settings=settings)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         end = harness.end_of("r1")
         assert end.outcome == "failed"
         assert end.model_unreachable == (unreachable and step == 1)
@@ -159,7 +159,7 @@ def test_the_ids_of_calls_are_never_used_twice_in_a_session() -> None:
         harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=[fixed_tool("tool")])
         for number in (1, 2, 3):
             await harness.prompt("go", f"r{number}")
-            await harness.quiet()
+            await harness.wait_until_idle()
         calls = [call.id for message in await harness.messages() for call in message.tool_calls]
         results = [result.tool_call_id for message in await harness.messages() for result in message.tool_results]
         assert len(set(calls)) == 6
@@ -257,7 +257,7 @@ async def test_a_notification_names_client_and_action(action: str) -> None:
     }
     assert {name: closed[name] for name in expected} == expected
     assert "you" in closed.values()
-    await harness.quiet()
+    await harness.wait_until_idle()
     results = [result.content for message in await harness.messages() for result in message.tool_results]
     assert "[True, False]" in results, "in the order of the questions"
     await harness.close()
@@ -290,7 +290,7 @@ def test_notices_name_their_run() -> None:
         harness = await Harness.open(ScriptedModel(steps, info=PLAIN), named_model=model_named)
         prompt = Prompt(harness.session, "go", run_id=RunId("r1"), brief=PromptExpansion("go", model="a/b"))
         await harness.workspace.inputs.submit(prompt)
-        await harness.quiet()
+        await harness.wait_until_idle()
         notices = [event.change.object for _, event in harness.published.events if isinstance(event, AgentEvent)]
         kinds = [notice.type for notice in notices]
         assert kinds == ["fallback", "retrying", "re_authenticate", "error", "agent_finished"]
@@ -319,13 +319,13 @@ def test_new_credentials_restart_the_count_and_are_fetched_once_per_response() -
         settings = EngineSettings(titles=False, retries=RetryPolicy(most=2))
         harness = await Harness.open(FixedModels(old, renewed=new), settings=settings)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert (len(old.requests), len(new.requests)) == (2, 3)
         assert [after - before for before, after in pairwise(request_times)] == [1, 0, 1, 2]
         assert harness.end_of("r1").outcome == "completed"
         troubles[:] = ["credentials", "credentials"]
         await harness.prompt("go", "r2")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert troubles == []
         assert harness.end_of("r2").outcome == "failed"
         assert [notice.type for notice in harness.notices()].count("re_authenticate") == 0
@@ -340,7 +340,7 @@ def test_a_generated_title_does_not_replace_a_manual_one() -> None:
         models = FixedModels(ScriptedModel(lambda _: Step((Say("done"),)), info=PLAIN), slow)
         harness = await Harness.open(models, settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         session = await harness.workspace.sessions.rename(harness.session, "Mine")
         assert (session.id, session.title) == (harness.session, "Mine")
         await sleep_virtual(100)
@@ -362,7 +362,7 @@ def test_a_shell_command_of_the_user_is_sent_with_the_next_step() -> None:
         await sessions.note_shell(harness.session, ShellCommand("make", "made", 2))
         await sessions.note_shell(SessionId("nowhere"), ShellCommand("ls", "", 0))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert texts_of(model.requests[0].messages, "user") == ["$ make\nmade\n(exit code 2)", "go"]
         assert len(await harness.messages()) == 3
         await harness.close()
@@ -384,7 +384,7 @@ def test_runs_name_the_client_that_cancelled_them() -> None:
             await harness.prompt("go", name)
             await sleep_virtual(2)
             await stop()  # type: ignore[no-untyped-call]
-            await harness.quiet()
+            await harness.wait_until_idle()
         await harness.prompt("go", "d")
         await harness.prompt("wait", "e")
         await inputs.clear(harness.session, by="eve")

@@ -38,7 +38,7 @@ async def test_unattended_run_is_refused_a_forced_request() -> None:
     scenario, harness = await open_scenario()
     harness.workspace.approvals.skips = True
     await harness.workspace.inputs.submit(Prompt(harness.session, "go", interactive=False, yolo=True))
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert scenario.ran == []
     assert not harness.workspace.approvals.permissions
     assert WHY in str(await harness.messages())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.helpers import PATIENT, results_of
+from engine.helpers import PATIENT, fixed_tool, results_of
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.errors import ProviderError
 from holdfast.domain.events import RunComplete
@@ -80,7 +80,7 @@ async def run_one_call(
     verdict = Verdict("deny" if judge == "deny" else "ask" if judge == "ask" else "allow", "A rule.")
     harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, judge=lambda _: verdict)
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.assert_valid(model.requests)
     return harness, seen, model
 
@@ -137,8 +137,29 @@ async def test_a_hook_can_force_one_request(verdict: Verdict) -> None:
     (ask,) = asks.permissions
     assert (ask.description, ask.params, seen) == ("are you sure", {"n": 1}, [])
     assert await asks.grant(ask.id, "allow")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert seen == [{"n": 1}]
+
+
+async def test_a_hook_that_allows_a_call_answers_for_a_tool_that_requests_nothing() -> None:
+    model = ScriptedModel([Step((Call("todos"),)), DONE])
+    hooks = FakeHooks(before=HookOutcome("allow"))
+    harness = await Harness.open(model, tools=[fixed_tool("todos")], hooks=hooks, judge=lambda _: Verdict("ask"))
+    await harness.prompt("go", "r1")
+    await until(lambda: bool(harness.ends() or harness.workspace.approvals.permissions))
+    assert harness.end_of("r1").text == "done"
+    await harness.close()
+
+
+async def test_a_hook_forces_no_request_in_a_run_that_approves_everything() -> None:
+    seen: list[dict[str, object]] = []
+    model = ScriptedModel([Step((Call("tool", '{"n":1}'),)), DONE])
+    hooks = FakeHooks(before=HookOutcome("ask", reason="are you sure"))
+    harness = await Harness.open(model, tools=[recording_tool(seen)], hooks=hooks, judge=lambda _: Verdict("ask"))
+    await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), yolo=True))
+    await until(lambda: bool(harness.ends() or harness.workspace.approvals.permissions))
+    assert seen == [{"n": 1}]
+    await harness.close()
 
 
 async def test_hooks_after_a_tool_add_text_for_the_model() -> None:
@@ -245,7 +266,7 @@ async def test_a_cancel_during_a_hook_ends_it_and_the_run() -> None:
     await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (hooks.left, seen) == (1, [])
     assert harness.end_of("r1").outcome == "cancelled"
     await harness.assert_valid()
@@ -261,7 +282,7 @@ async def test_a_cancel_after_the_tool_has_run_keeps_its_result() -> None:
     await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     first, second = results_of(await harness.messages())
     assert (first.content, second.is_error, seen) == ("ran", True, [{"n": 1}])
     assert harness.end_of("r1").outcome == "cancelled"
@@ -273,9 +294,9 @@ async def test_hooks_add_text_for_the_model_to_a_prompt() -> None:
     hooks = FakeHooks(prompt=HookOutcome(context="the build is red"))
     harness = await Harness.open(model, hooks=hooks)
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.prompt("on", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert text_of(model.requests[0].messages[0]) == "go\n\nthe build is red"
     assert [about for when, about in hooks.calls if when == "prompt"] == [("go", True), ("on", False)]
     shown = [text_of(message) for message in await harness.messages() if message.role == "user"]
@@ -288,7 +309,7 @@ async def test_a_hook_refuses_a_prompt() -> None:
     hooks = FakeHooks(prompt=HookOutcome("deny", reason="there is a key in it"))
     harness = await Harness.open(model, hooks=hooks)
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     end = harness.end_of("r1")
     assert (end.outcome, end.error, model.requests) == ("failed", "there is a key in it", [])
     assert (await harness.outline())[0] == "user:go"
@@ -303,7 +324,7 @@ async def test_cancel_before_the_first_model_request() -> None:
     await harness.prompt("go", "r1")
     await hooks.gate.reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (harness.end_of("r1").outcome, hooks.left, model.requests) == ("cancelled", 1, [])
     assert (await harness.outline())[0] == "user:go"
     await harness.assert_valid()
@@ -326,14 +347,14 @@ async def test_folded_prompts_pass_hooks_too(ruling: HookOutcome, meant: str) ->
     await harness.workspace.inputs.submit(Prompt(harness.session, "and this", delivery="steer", brief=brief))
     hooks.says["prompt"] = ruling
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     read = model.requests[-1].messages[-1]
     last = text_of(read)
     assert last == f"{meant or 'and this'}\n\nmore" if ruling.context else "a secret" in last and "this" not in last
     assert [about for when, about in hooks.calls if when == "end"] == ["completed"] * 2, "the host and the run in it"
     hooks.says["prompt"] = HookOutcome()
     await harness.prompt("again", "r3")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [text_of(item) for item in model.requests[-1].messages if item.role == "user"] == ["go", last, "again"]
     assert "user:and this" in await harness.outline()
     await harness.assert_valid(model.requests)
@@ -356,9 +377,9 @@ async def test_hooks_are_notified_after_an_end_is_stored() -> None:
     await harness.prompt("two", "r2")
     await harness.workspace.inputs.clear(harness.session)
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.prompt("three", "r3")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [about for when, about in hooks.calls if when == "end"] == ["cancelled", "completed", "failed"]
     assert [about for when, about in hooks.calls if when == "seen"] == [["r2"], ["r2", "r1"], ["r2", "r1", "r3"]]
 
@@ -368,9 +389,9 @@ async def test_the_model_reads_the_expansion_and_screens_show_the_prompt() -> No
     harness = await Harness.open(model)
     brief = PromptExpansion("Look at src with care.", "review")
     await harness.workspace.inputs.submit(Prompt(harness.session, "/review src", brief=brief))
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.prompt("and now", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [text_of(message) for message in model.requests[1].messages] == ["Look at src with care.", "done", "and now"]
     first = (await harness.messages())[0]
     assert text_of(first) == "/review src"
@@ -412,13 +433,13 @@ async def test_expansion_sets_model_and_allowed_tools_for_its_run_only() -> None
     )
     prompt = Prompt(harness.session, "/x", brief=PromptExpansion("do x", model="other", allow=("tool",)))
     await harness.workspace.inputs.submit(prompt)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (len(seen), len(other.requests), usual.requests) == (1, 2, [])
     await harness.prompt("again", "r2")
     await until(lambda: bool(harness.workspace.approvals.permissions))
     assert len(usual.requests) == 1, "the next run uses the usual model and requests permission"
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert not [notice for notice in harness.notices() if notice.type == "fallback"]
 
 
@@ -430,7 +451,7 @@ async def test_an_unusable_model_is_replaced_with_a_notice() -> None:
     await harness.workspace.inputs.submit(
         Prompt(harness.session, "/x", run_id=RunId("r1"), brief=PromptExpansion("x", model="gone"))
     )
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").text == "done"
     (notice,) = [notice for notice in harness.notices() if notice.type == "fallback"]
     assert (notice.run_id, notice.session_id) == ("r1", harness.session)

@@ -341,9 +341,11 @@ def test_head_is_interrupted_exactly_when_active_and_cancelled() -> None:
     """Rule 4, C-03: cancelled while active, or entering after a cancel."""
     for edge in walk().all():
         head, past, now = head_of(edge.lane), edge.past, edge.now
-        is_told_now = head in now.stopping and head not in past.stopping and head in past.entered
-        enters_told = isinstance(edge.event, Enter) and head in past.stopping
-        assert edge.of(Interrupt) == ([Interrupt(head)] if head and (is_told_now or enters_told) else []), edge
+        is_interrupted_now = head in now.stopping and head not in past.stopping and head in past.entered
+        enters_cancelled = isinstance(edge.event, Enter) and head in past.stopping
+        assert edge.of(Interrupt) == ([Interrupt(head)] if head and (is_interrupted_now or enters_cancelled) else []), (
+            edge
+        )
 
 
 def expected_refusal(lane: Lane, past: Past, event: LaneEvent) -> Refuse | None:

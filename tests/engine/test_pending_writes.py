@@ -57,7 +57,7 @@ def test_a_cost_that_could_not_be_stored_is_stored_with_the_end(failures: int, r
         model = MeteredModel(meter, script)
         harness = await Harness.open(model, tools=[fixed_tool("tool")], ledger=ledger)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == ("failed" if failures else "completed")
         session = await ledger.session(harness.workspace.record.id, harness.session)
         assert session is not None
@@ -100,7 +100,7 @@ def test_unknown_write_result_is_queried_until_it_is_known(error: type[Exception
         ledger = UncertainLedger(error)
         harness = await Harness.open(ScriptedModel(lambda _: DONE), ledger=ledger)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "completed"
         assert ledger.left == 0
         assert (await harness.run("r1")).outcome == "completed"
@@ -133,7 +133,7 @@ async def test_a_cancel_does_not_cover_a_run_that_has_completed() -> None:
     await ledger.gate.reached.wait()
     asyncio.get_running_loop().call_soon(ledger.gate.open)
     assert await harness.cancel() == ()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "completed"
 
 
@@ -173,7 +173,7 @@ def test_sub_agents_of_sub_agents_count_for_the_run_above_all() -> None:
         await sleep_virtual(20)
         assert len(started) == 2, "one below the run, and one below that"
         gate.set()
-        await harness.quiet()
+        await harness.wait_until_idle()
         results = [result for message in await harness.messages() for result in message.tool_results]
         assert sorted(result.is_error for result in results) == [False, True]
         assert any("2 sub-agents are running" in result.content for result in results)
@@ -214,7 +214,7 @@ async def test_settings_and_errors_pass_between_sub_agent_and_parent(insists: bo
     harness.workspace.engine.run_context.subagents.add("task", SubagentType(FixedTools([]), "acme/none"))
     prompt = Prompt(harness.session, "go", run_id=RunId("r1"), require_model=insists, yolo=not insists)
     await harness.workspace.inputs.submit(prompt)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert hooks.prompts == [("go", True)]
     runs = await harness.ledger.runs(harness.workspace.record.id, None, 9, 0)
     (below,) = [run for run in runs if run.parent_run_id == "r1"]

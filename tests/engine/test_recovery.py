@@ -167,7 +167,7 @@ async def test_writes_of_a_previous_owner_are_refused() -> None:
     await again.workspace.engine.wait_until_idle(harness.session)
     before = list(await again.messages(harness.session))
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.ends() == [] or {end.run_id for end in harness.ends()} == {"r4"}
     assert list(await again.messages(harness.session)) == before
     await harness.close()

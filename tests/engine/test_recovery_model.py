@@ -105,19 +105,19 @@ MOMENTS: dict[str, Callable[[Operation], object]] = {
 class History:
     """One history up to a crash, and the restarts after it."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.ledger = MortalLedger()
         self.acted: set[str] = set()
-        self._names: tuple[str, ...] = dice.choice(
+        self._names: tuple[str, ...] = rng.choice(
             (("quick", "agent", "agent"), ("ask", "twice", "ask_questions"), ("quick", "nowhere"))
         )
-        info = ModelInfo("test", "model", context_window=dice.choice([0, 400]))
-        self.model = ScriptedModel(self._script, info=info, pause=lambda: dice.choice((0.0, 0.005, 0.02)))
+        info = ModelInfo("test", "model", context_window=rng.choice([0, 400]))
+        self.model = ScriptedModel(self._script, info=info, pause=lambda: rng.choice((0.0, 0.005, 0.02)))
 
     async def open(self, ids: str) -> Harness:
         tools = [
-            SimpleTool("quick", self._act, is_parallel=self.dice.random() < 0.5),
+            SimpleTool("quick", self._act, is_parallel=self.rng.random() < 0.5),
             SimpleTool("ask", self._ask, is_parallel=True),
             SimpleTool("twice", self._twice),
             SimpleTool("ask_questions", self._inquire),
@@ -130,15 +130,15 @@ class History:
 
     async def until_it_dies(self) -> Harness:
         harness = await self.open("first")
-        self.ledger.left = self.dice.randint(1, 60)
-        name = self.dice.choice(tuple(MOMENTS))
+        self.ledger.left = self.rng.randint(1, 60)
+        name = self.rng.choice(tuple(MOMENTS))
         if name != "any":
             self.ledger.left = 150
             self._names = {"cancel": ("quick",), "sub-agent": ("agent",), "request": ("ask", "twice")}.get(
                 name, self._names
             )
         self.ledger.moment = MOMENTS[name]
-        self.ledger.survives = 0 if name == "cancel" else self.dice.choice((0, 0, 1, 3, 6))
+        self.ledger.survives = 0 if name == "cancel" else self.rng.choice((0, 0, 1, 3, 6))
         lives = asyncio.gather(*(start(self._client(harness, name)) for name in "ab"), return_exceptions=True)
         done = start(self._until(lives))
         await asyncio.wait([start(self.ledger.died.wait()), done], return_when=asyncio.FIRST_COMPLETED, timeout=50)
@@ -159,18 +159,18 @@ class History:
             await asyncio.wait(others, timeout=1)
         for timer in asyncio.get_running_loop()._scheduled:  # type: ignore[attr-defined]
             timer.cancel()
-        if self.dice.random() < 0.3:
+        if self.rng.random() < 0.3:
             self.ledger.lose_power()
         with suppress(OwnerChanged):
             await self.ledger.last_batch(harness.workspace.record.id, harness.workspace.record.epoch)
 
     async def _client(self, harness: Harness, name: str) -> None:
-        for number in range(self.dice.randint(1, 4)):
-            await asyncio.sleep(self.dice.choice((0, 0.02, 0.3)))
-            what = self.dice.random()
+        for number in range(self.rng.randint(1, 4)):
+            await asyncio.sleep(self.rng.choice((0, 0.02, 0.3)))
+            what = self.rng.random()
             try:
                 if what < 0.55 or number == 0:
-                    delivery: Delivery = self.dice.choice(("steer", "queue", "interrupt"))
+                    delivery: Delivery = self.rng.choice(("steer", "queue", "interrupt"))
                     await harness.prompt(f"{name} says {number}", f"{name}{number}", delivery=delivery)
                 elif what < 0.65:
                     await harness.workspace.inputs.summarize(harness.session)
@@ -180,12 +180,12 @@ class History:
                     await self._answer(harness)
             except HoldfastError:
                 continue
-        await harness.quiet()
+        await harness.wait_until_idle()
 
     async def _answer(self, harness: Harness) -> None:
         asks = harness.workspace.approvals
         for request in asks.permissions[:1]:
-            await asks.grant(request.id, self.dice.choice(("allow", "deny", "allow_session")))
+            await asks.grant(request.id, self.rng.choice(("allow", "deny", "allow_session")))
         for batch in asks.questions[:1]:
             await asks.answer(batch.id, [QuestionAnswer(batch.questions[0].id, yes=True)])
 
@@ -193,20 +193,20 @@ class History:
         if not request.tools:
             return Step((Say("in short, all of it"),), Usage(10, 5))
         acts: list[Act] = []
-        if self.dice.random() < 0.4:
-            acts.append(Think("let me see", self.dice.choice(("", "signed"))))
-        if self.dice.random() < 0.7:
+        if self.rng.random() < 0.4:
+            acts.append(Think("let me see", self.rng.choice(("", "signed"))))
+        if self.rng.random() < 0.7:
             acts.append(Say("some words to say"))
         names = self._names
-        acts += [Call(self.dice.choice(names), '{"n":1}') for _ in range(self.dice.choice((0, 1, 1, 2)))]
-        if self.dice.random() < 0.2:
-            acts.append(Fail(trouble=self.dice.choice(("busy", "overflow", "other"))))
-        return Step(tuple(acts), Usage(self.dice.choice((50, 50, 390)), 5))
+        acts += [Call(self.rng.choice(names), '{"n":1}') for _ in range(self.rng.choice((0, 1, 1, 2)))]
+        if self.rng.random() < 0.2:
+            acts.append(Fail(trouble=self.rng.choice(("busy", "overflow", "other"))))
+        return Step(tuple(acts), Usage(self.rng.choice((50, 50, 390)), 5))
 
     async def _act(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:
         self.acted.add(context.tool_call_id)
         try:
-            await asyncio.sleep(self.dice.choice((0.0, 0.1)))
+            await asyncio.sleep(self.rng.choice((0.0, 0.1)))
         except asyncio.CancelledError:
             # The cancel is stored before the end.
             await sleep_virtual(0.2)
@@ -264,8 +264,8 @@ def check(before: Stored, after: Stored, acted: set[str]) -> None:
         assert len(request.closings) <= 1
 
 
-async def history(dice: random.Random) -> Counter[str]:
-    lived = History(dice)
+async def history(rng: random.Random) -> Counter[str]:
+    lived = History(rng)
     first = await lived.until_it_dies()
     before = await read_stored(first)
     # Only the write of the recovery is stored: the server is killed again at once.

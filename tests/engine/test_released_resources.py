@@ -167,7 +167,7 @@ class FailingWorkspace:
 
     async def work(self, *steps: Step, interactive: bool = True) -> None:
         await self.prompt(*steps, interactive=interactive)
-        await self.harness.quiet()
+        await self.harness.wait_until_idle()
 
     async def wait_until_idle(self) -> None:
         """Wait until all started work is done."""
@@ -175,7 +175,7 @@ class FailingWorkspace:
         self.error = self.tools_error = self.settled_error = None
         self.hooks.fails = ""
         self.steps = []
-        await self.harness.quiet()
+        await self.harness.wait_until_idle()
         await sleep_virtual(100)
 
     def holdings(self) -> dict[str, object]:
@@ -284,7 +284,7 @@ async def _(failing: FailingWorkspace) -> None:
 async def _(failing: FailingWorkspace) -> None:
     await failing.prompt(AGENT, DONE)
     failing.ledger.refuses = {Admit: 1}
-    await failing.harness.quiet()
+    await failing.harness.wait_until_idle()
 
 
 @scenario("the store refuses a fold")
@@ -292,7 +292,7 @@ async def _(failing: FailingWorkspace) -> None:
     await failing.prompt(TOOL, DONE)
     failing.ledger.refuses = {FoldRun: 1}
     await failing.harness.prompt("and this", delivery="steer")
-    await failing.harness.quiet()
+    await failing.harness.wait_until_idle()
 
 
 for point in ("before prompt", "before tool", "after tool"):
@@ -320,7 +320,7 @@ async def _(failing: FailingWorkspace) -> None:
 async def _(failing: FailingWorkspace) -> None:
     failing.steps = [broken()]
     await failing.harness.workspace.inputs.summarize(failing.harness.session)
-    await failing.harness.quiet()
+    await failing.harness.wait_until_idle()
 
 
 for state in ("model", "tool", "ask", "ask_questions", "agent"):
@@ -354,7 +354,7 @@ for name, (wanted, expected) in REFUSED.items():
         prompt = Prompt(session, wanted.prompt, run_id=wanted.run_id, delivery=wanted.delivery)
         with pytest.raises(expected):
             await harness.workspace.inputs.submit(prompt)
-        await harness.quiet()
+        await harness.wait_until_idle()
 
     SCENES[f"a prompt is refused: {name}"] = refuse
 
@@ -398,7 +398,7 @@ def test_failed_title_releases_all_resources() -> None:
         large = ScriptedModel(lambda _: DONE, info=PLAIN)
         harness = await Harness.open(FixedModels(large, ProviderError("none")), settings=EngineSettings(titles=True))
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await sleep_virtual(10)
         assert {task.get_name() for task in asyncio.all_tasks()} - {asyncio.current_task().get_name()} == set()  # type: ignore[union-attr]
         await harness.close()
@@ -436,7 +436,7 @@ def test_number_of_concurrent_sub_agents_is_limited() -> None:
             runs = await harness.ledger.open_runs(harness.workspace.record.id)
             assert sum(bool(run.parent_run_id) for run in runs) == 3
             gate.set()
-            await harness.quiet()
+            await harness.wait_until_idle()
         results = [result for message in await harness.messages() for result in message.tool_results]
         assert [result.is_error for result in results].count(True) == 2
         assert sum("3 sub-agents are running" in result.content for result in results) == 2

@@ -105,7 +105,7 @@ async def test_a_prompt_of_another_node_runs_after_a_wake_up() -> None:
     await node.prompt("r2")
     assert not harness.workspace.is_busy()
     await node.wake()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [end.run_id for end in harness.ends()] == ["r1", "r2"]
     assert [end.outcome for end in harness.ends()] == ["completed", "completed"]
     assert published_without_a_gap(harness)
@@ -149,7 +149,7 @@ async def test_a_cancel_of_another_node_covers_the_smaller_numbers() -> None:
     await node.prompt("r3")
     model.before.open()
     await node.wake()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert {end.run_id: end.outcome for end in harness.ends()} == {
         "r1": "cancelled",
         "r2": "cancelled",
@@ -163,7 +163,7 @@ async def test_an_interrupting_prompt_of_another_node() -> None:
     await node.prompt("now", "interrupt")
     model.before.open()
     await node.wake()
-    await harness.quiet()
+    await harness.wait_until_idle()
     outcomes = {end.run_id: end.outcome for end in harness.ends()}
     assert outcomes == {"r1": "cancelled", "r2": "cancelled", "now": "completed"}
 
@@ -178,7 +178,7 @@ async def test_a_cancel_that_was_stored_before_the_start() -> None:
     await ledger.gate.reached.wait()
     await node.accept(CancelRun(RunId("r1"), "ada"))
     ledger.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
     assert model.requests == []
 
@@ -194,7 +194,7 @@ async def test_a_cancel_that_was_stored_before_the_end(cancel: Operation) -> Non
     receipt = await node.accept(cancel)
     assert [run.run_id for run in receipt.runs] == ["r1"]
     ledger.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
     assert harness.end_of("r1").text == "answer 1"
     await harness.assert_valid()
@@ -214,7 +214,7 @@ async def test_a_cancel_before_an_end_that_is_not_put_yet() -> None:
     await until(lambda: harness.workspace.engine.is_covered(harness.session, RunId("r1")))
     ledger.refused = ()
     await harness.workspace.engine.retries.retry(1.0)
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
 
 
@@ -234,7 +234,7 @@ async def folding(cancels: Sequence[Operation]) -> Harness:
     for cancel in cancels:
         await node.accept(cancel)
     ledger.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.assert_valid(model.requests)
     return harness
 
@@ -285,7 +285,7 @@ async def test_clears_moves_and_deliveries_of_another_node() -> None:
     await node.wake()
     assert harness.workspace.lane(harness.session).queue == ()
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "completed"
 
 
@@ -332,7 +332,7 @@ async def asking(ledger: MemoryLedger | None = None) -> tuple[Harness, Node]:
 
 async def results(harness: Harness) -> list[str]:
     """Return the results of the tool calls once the run has ended."""
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert not harness.workspace.approvals.permissions
     assert not harness.workspace.approvals.questions
     messages = await harness.messages()
@@ -342,7 +342,7 @@ async def results(harness: Harness) -> list[str]:
 def decision(harness: Harness, action: GrantAction, reason: str = "") -> CloseRequest:
     (request,) = harness.workspace.approvals.permissions
     denied = action == "deny"
-    notice = permission_notice(request, granted=not denied, denied=denied, who=("ada", ""), action=action)
+    notice = permission_notice(request, granted=not denied, denied=denied, client=("ada", ""), action=action)
     stored = msgspec.structs.replace(notice.change.object, reason=reason)
     return CloseRequest(PermissionNotificationEvent(Change("created", stored)))
 
@@ -388,7 +388,7 @@ async def test_a_lasting_grant_of_another_node(action: GrantAction) -> None:
     await until(lambda: harness.workspace.approvals.questions)
     assert harness.workspace.approvals.permissions == ()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
 
 
 async def test_a_rule_that_cannot_be_saved_is_reported_to_every_client() -> None:
@@ -434,7 +434,7 @@ async def test_a_shell_command_of_another_node_is_seen_by_the_active_turn() -> N
     await node.accept(PutMessage(factory.shell(ShellCommand("make", "it is made", 0))))
     await node.wake()
     gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert "it is made" in str(msgspec.to_builtins(model.requests[-1].messages))
     await harness.assert_valid(model.requests)
 
@@ -548,7 +548,7 @@ async def test_the_events_of_a_successor_are_no_inputs() -> None:
         await harness.prompt("three", "r3")
     assert lost.is_set()
     model.before.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
 
 
 async def test_a_failing_read_is_repeated() -> None:
@@ -598,6 +598,6 @@ async def test_an_input_that_cannot_be_applied_does_not_stop_the_others() -> Non
     await node.accept(CancelRun(RunId("r1")))
     await node.prompt("r2")
     await node.wake()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert failures == ["an input of another node could not be applied"]
     assert {end.run_id for end in harness.ends()} == {"r1", "r2"}

@@ -45,7 +45,7 @@ def test_every_request_is_the_conversation_stored_so_far(seed: int) -> None:
     """Steps with several calls, parallel and not; prompts and shell commands that join between the steps."""
 
     async def main() -> None:
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         left = 5
 
         def script(_: ModelRequest) -> Step:
@@ -53,13 +53,13 @@ def test_every_request_is_the_conversation_stored_so_far(seed: int) -> None:
             left -= 1
             if not left:
                 return Step((Say("done"),))
-            names = [dice.choice(("alone", "beside")) for _ in range(dice.randint(1, 3))]
-            return Step((*([Say(f"step {left}")] if dice.random() < 0.5 else []), *map(Call, names)))
+            names = [rng.choice(("alone", "beside")) for _ in range(rng.randint(1, 3))]
+            return Step((*([Say(f"step {left}")] if rng.random() < 0.5 else []), *map(Call, names)))
 
         async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
-            if dice.random() < 0.3:
+            if rng.random() < 0.3:
                 await harness.prompt(f"steer {context.tool_call_id}", delivery="steer")
-            if dice.random() < 0.3:
+            if rng.random() < 0.3:
                 await harness.workspace.sessions.note_shell(harness.session, ShellCommand("ls", "a", 0))
             return ToolOutcome(f"result of {context.tool_call_id}")
 
@@ -67,7 +67,7 @@ def test_every_request_is_the_conversation_stored_so_far(seed: int) -> None:
         tools = [SimpleTool("alone", act), SimpleTool("beside", act, is_parallel=True)]
         harness = await Harness.open(model, tools=tools)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         stored = await harness.messages()
         assert text_of(stored[-1]) == "done"
         sent = model.requests[-1].messages
@@ -135,7 +135,7 @@ def test_a_conversation_is_valid_after_any_write_has_failed(kind: type[Operation
         settings = EngineSettings(titles=False)
         harness = await Harness.open(model, tools=[SimpleTool("tool", act)], ledger=ledger, settings=settings)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert ledger.left <= 0, "the write was reached"
         await harness.assert_valid(model.requests)
         # A change of structure that could not be stored is stored with the next write.

@@ -49,7 +49,7 @@ def test_lasting_errors_are_not_retried(trouble: Trouble) -> None:
 @pytest.mark.parametrize(("retry_after", "wait"), [(0.0, 0.0), (7.5, 7.5), (60.0, 60.0), (61.0, None), (-1.0, None)])
 def test_retry_after_sets_the_wait(retry_after: float, wait: float | None) -> None:
     error = ProviderError(trouble="busy", retry_after=retry_after)
-    assert retry_delay(RetryPolicy(first=2.0, patience=60.0), error, 1) == wait
+    assert retry_delay(RetryPolicy(first=2.0), error, 1) == wait
 
 
 # Retries in a turn.
@@ -135,7 +135,7 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt() -> None:
     await harness.prompt("go", "r1")
     await bell.rang.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "cancelled"
     assert len(model.requests) == 1
     await harness.close()
@@ -178,7 +178,7 @@ async def test_the_next_step_uses_the_new_credentials() -> None:
 async def second_run(model: ScriptedModel, settings: EngineSettings = NO_WAITS) -> Harness:
     harness = await run_to_end(model, settings=settings)
     await harness.prompt("and now?", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     return harness
 
 
@@ -227,7 +227,7 @@ async def test_a_summary_that_does_not_fit_is_made_of_less() -> None:
 
     harness = await run_to_end(ScriptedModel(script), fixed_tool("tool", "x" * 20_000), settings=NO_WAITS)
     await harness.prompt("and now?", "r2")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r2").text == "fits"
     assert sizes[0] > 20_000
     assert sizes[-1] < 4_000

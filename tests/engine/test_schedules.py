@@ -27,8 +27,8 @@ def test_the_schedules_cover_the_intended_situations() -> None:
     """Random schedules that never cancel, fail or shut down would prove nothing."""
     met: Counter[str] = Counter()
 
-    async def live(dice: random.Random) -> None:
-        life = Schedule(dice)
+    async def live(rng: random.Random) -> None:
+        life = Schedule(rng)
         await life.live()
         met["refused"] += life.witness.refused
         met["cancelled"] += len(life.witness.cancelled)
@@ -73,7 +73,7 @@ def test_every_schedule_of_a_cancel_beside_a_prompt() -> None:
         _, covered, _ = await asyncio.gather(
             harness.prompt("two", "r2"), harness.cancel(), harness.prompt("three", "r3")
         )
-        await harness.quiet()
+        await harness.wait_until_idle()
         outcomes = tuple(harness.end_of(run).outcome for run in ("r1", "r2", "r3"))
         for run in covered:
             assert harness.end_of(run).outcome == "cancelled"
@@ -98,12 +98,12 @@ def test_a_deadlock_is_reported_at_once() -> None:
 
 
 def test_a_failing_seed_is_named_and_replays() -> None:
-    async def main(dice: random.Random) -> None:
-        assert dice.random() < 0.9
+    async def main(rng: random.Random) -> None:
+        assert rng.random() < 0.9
 
-    fates = {seed: random.Random(seed + 1).random() < 0.9 for seed in range(60)}
-    assert not all(fates.values())
-    for seed, lives in fates.items():
+    ending_kinds = {seed: random.Random(seed + 1).random() < 0.9 for seed in range(60)}
+    assert not all(ending_kinds.values())
+    for seed, lives in ending_kinds.items():
         if lives:
             run_seeded(main, seed)
         else:

@@ -35,7 +35,7 @@ def test_every_delta_is_published_and_stored(act: Say | Think) -> None:
         (part,) = (await harness.messages())[-1].parts
         stored = part.data.thinking if isinstance(part, ReasoningPart) else text_of((await harness.messages())[-1])
         assert stored == streamed, "half a second later it is stored"
-        await harness.quiet()
+        await harness.wait_until_idle()
         await harness.close()
 
     in_virtual_time(scenario)
@@ -50,7 +50,7 @@ def test_tool_calls_are_durable_events_in_every_step() -> None:
             ScriptedModel([*steps, Step((Say("done"),))], info=PLAIN), tools=[fixed_tool("tool")]
         )
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         answers = [message.id for message in await harness.messages() if message.role == "assistant"]
         published = [event.change.object for event in harness.message_events()]
         counts = [sum(message.id == answer for message in published) for answer in answers[:-1]]
@@ -76,7 +76,7 @@ def test_tool_output_is_published_until_the_run_ends() -> None:
         model = ScriptedModel([Step((Call("tool"),)), Step((Say("done"),))], info=PLAIN)
         harness = await Harness.open(model, tools=[SimpleTool("tool", act)])
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         kept[0].publish_output("too late")
         streamed = [event.payload for _, event in harness.published.events if isinstance(event, ToolOutputEvent)]
         assert [(item.offset, item.text) for item in streamed] == [(0, "héllo "), (6, "world")]
@@ -113,7 +113,7 @@ def test_refused_write_fails_the_run() -> None:
 
         harness = await Harness.open(ScriptedModel(script, info=PLAIN), tools=[tool], ledger=ledger, settings=QUICK)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         end = harness.end_of("r1")
         assert end.outcome == "failed"
         assert "refused a write" in end.error
@@ -140,7 +140,7 @@ def test_a_late_subscriber_gets_open_parts_in_full() -> None:
         assert (words.message_id, words.session_id) == (growing.id, harness.session)
         other = (await harness.workspace.sessions.create()).id
         assert engine.open_messages(other) == []
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert engine.open_parts() == []
         assert engine.open_messages(harness.session) == []
         await harness.close()
@@ -161,7 +161,7 @@ def test_withdrawn_response_is_removed_for_subscribers_and_in_the_store() -> Non
         assert (message.role, text_of(message)) == ("assistant", "")
         published = [event.change.object for event in harness.message_events() if event.change.object.id == message.id]
         assert text_of(published[-1]) == ""
-        await harness.quiet()
+        await harness.wait_until_idle()
         last = [event for _, event in harness.published.events if isinstance(event, MessageEvent | MessagePartEvent)][
             -1
         ]

@@ -88,7 +88,7 @@ def test_an_abandoned_task_publishes_nothing(text: str) -> None:
         await harness.prompt("one", "r1")
         await model.gate.reached.wait()
         await harness.cancel()
-        await harness.quiet()
+        await harness.wait_until_idle()
         published = len(harness.published.events)
         model.gate.open()
         await sleep_virtual(60)
@@ -110,7 +110,7 @@ async def test_an_end_that_another_owner_has_taken_over_is_given_up() -> None:
     await ledger.open_workspace("/project")
     ledger.gate.open()
     async with asyncio.timeout(20):
-        await harness.quiet()
+        await harness.wait_until_idle()
         await asyncio.gather(stopping, return_exceptions=True)
     error = stopping.exception()
     assert error is None or isinstance(error, StorageError)

@@ -58,7 +58,7 @@ async def refusals(family: _Family, **limits: int) -> list[str]:
     await family.hold.gate.reached.wait()
     await settle_down()
     family.hold.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.close()
     return family.refusals
 
@@ -86,7 +86,7 @@ async def test_the_sub_agents_of_another_session_do_not_count() -> None:
     await harness.prompt("find it", "r2", session=other.id)
     await until(lambda: family.hold.running == 4)
     family.hold.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.workspace.engine.wait_until_idle(other.id)
     await harness.close()
     assert family.refusals == []

@@ -63,7 +63,7 @@ async def test_a_sub_agent_runs_in_a_child_session() -> None:
     model = subagent_model(Step((Say("it is in a.py"),)))
     harness = await open_harness(model)
     await harness.prompt("find it", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert harness.end_of("r1").text == "results: it is in a.py"
     answer = (await harness.messages())[1]
     child = subagent_session(answer.id, answer.tool_calls[0].id)
@@ -79,7 +79,7 @@ async def test_a_sub_agent_has_its_own_tools_and_prompt() -> None:
     model = subagent_model(Step((Say("found"),)))
     harness = await open_harness(model, SimpleTool("view", start_subagent))
     await harness.prompt("find it", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     first, subagent, _ = model.requests
     assert [spec.name for spec in first.tools] == ["agent"]
     assert [spec.name for spec in subagent.tools] == ["view"]
@@ -93,7 +93,7 @@ async def test_sub_agent_type_may_use_the_small_model() -> None:
     steps = [Step((Call("agent", '{"kind":"fetch"}'),)), Step((Say("done"),))]
     harness = await open_harness(ScriptedModel(steps), small=small)
     await harness.prompt("find it", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [result.content for result in results_of(await harness.messages())] == ["from the small one"]
     assert "on the web" in small.requests[0].system
     await harness.close()
@@ -115,7 +115,7 @@ async def test_parallel_sub_agents_end_once_each() -> None:
     await harness.prompt("find it", "r1")
     await gate.reached.wait()
     gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert len(set(await children(harness))) == 2
     assert len([end for end in harness.ends() if end.run_id != "r1"]) == 2
     assert harness.ends()[-1].run_id == "r1"
@@ -128,7 +128,7 @@ async def test_a_sub_agent_is_cancelled_with_its_parent() -> None:
     await harness.prompt("find it", "r1")
     await tool.gate.reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [(end.outcome, end.run_id == "r1") for end in harness.ends()] == [("cancelled", False), ("cancelled", True)]
     assert tool.running == 0
     await harness.assert_valid()
@@ -157,7 +157,7 @@ def test_a_sub_agent_of_an_abandoned_run_is_cancelled(is_parallel: bool) -> None
         await asyncio.sleep(2 * EngineSettings().grace)
         assert harness.workspace.engine.lane(harness.session).head is None, "it was given up"
         ledger.gate.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         (child,) = await children(harness)
         await harness.workspace.engine.wait_until_idle(child)
         assert {end.outcome for end in harness.ends()} == {"cancelled"}
@@ -190,14 +190,14 @@ async def test_a_sub_agent_ends_before_its_parent_even_if_its_cancel_cannot_be_s
     await gone.reached.wait()
     await settle_down()
     gone.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert [(end.outcome, end.run_id == "r1") for end in harness.ends()] == [("cancelled", False), ("cancelled", True)]
 
 
 async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
     harness = await open_harness(subagent_model(Step((Fail("no such model"),))))
     await harness.prompt("find it", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     (result,) = results_of(await harness.messages())
     assert result.is_error
     assert "no such model" in result.content
@@ -209,7 +209,7 @@ async def test_the_failure_of_a_sub_agent_is_a_result() -> None:
 async def test_a_sub_agent_without_text_is_an_error_result(acts: tuple[Say, ...]) -> None:
     harness = await open_harness(subagent_model(Step(acts)))
     await harness.prompt("find it", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     (result,) = results_of(await harness.messages())
     assert (result.is_error, "without a text" in result.content) == (True, True)
     await harness.close()
@@ -218,7 +218,7 @@ async def test_a_sub_agent_without_text_is_an_error_result(acts: tuple[Say, ...]
 async def test_the_cost_of_a_sub_agent_is_added_to_the_session() -> None:
     harness = await open_harness(subagent_model(Step((Say("found"),), usage=Usage(input_tokens=1, output_tokens=3))))
     await harness.prompt("find it", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     session = await harness.ledger.session(harness.workspace.record.id, harness.session)
     assert session is not None
     assert session.cost == pytest.approx(3.0)
@@ -228,7 +228,7 @@ async def test_the_cost_of_a_sub_agent_is_added_to_the_session() -> None:
 async def test_a_session_of_a_sub_agent_accepts_no_prompts() -> None:
     harness = await open_harness(subagent_model(Step((Say("found"),))))
     await harness.prompt("find it", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     (child,) = await children(harness)
     with pytest.raises(SubagentSession):
         await harness.prompt("you there?", session=child)
@@ -238,7 +238,7 @@ async def test_a_session_of_a_sub_agent_accepts_no_prompts() -> None:
 async def test_an_unknown_type_of_sub_agent_is_an_error_result() -> None:
     harness = await Harness.open(subagent_model(Step((Say("never"),))), tools=[agent_tool()], settings=PATIENT)
     await harness.prompt("find it", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     (result,) = results_of(await harness.messages())
     assert result.is_error
     assert not await children(harness)

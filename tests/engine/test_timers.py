@@ -84,7 +84,7 @@ def test_a_run_ends_at_its_limit(limits: Limits, steps: int, seconds: float, err
         settings = EngineSettings(titles=False, limits=limits)
         harness = await Harness.open(model, tools=[slow(seconds)], settings=settings)
         await harness.prompt("go", "r1")
-        await harness.quiet()
+        await harness.wait_until_idle()
         end = harness.end_of("r1")
         assert (end.outcome, end.error.partition(",")[0]) == ("failed" if error else "completed", error)
         assert len(model.requests) == steps + (not error)
@@ -103,7 +103,7 @@ def test_the_time_of_a_run_begins_with_the_run() -> None:
         await sleep_virtual(10_000)
         for number in (1, 2, 3):
             await harness.prompt("go", f"r{number}", delivery="queue")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert [end.outcome for end in harness.ends()] == ["completed"] * 3
         await harness.close()
 
@@ -117,7 +117,7 @@ def test_changed_settings_apply_at_the_next_step() -> None:
         await harness.prompt("go", "r1")
         await sleep_virtual(25)
         now_set[0] = EngineSettings(titles=False, limits=Limits(steps=1))
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").error.startswith("limit: the run made 3 steps")
         await harness.close()
 
@@ -160,7 +160,7 @@ def test_a_run_that_does_not_stop_ends_after_the_grace(way: str) -> None:
         if way == "interrupt":
             await until(lambda: tool.started == 2)
             await harness.cancel()
-        await (closing if way == "close" else harness.quiet())
+        await (closing if way == "close" else harness.wait_until_idle())
         await sleep_virtual(4_000)
         if way != "interrupt":
             assert len(harness.published.events) == published
@@ -189,7 +189,7 @@ def test_a_run_that_stops_at_once_leaves_no_timer(state: str) -> None:
         if state != "accepted":
             await sleep_virtual(0.3)
         await harness.cancel()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "cancelled"
         assert now() - begun < 0.4
         assert timers() == 0
@@ -215,7 +215,7 @@ def test_closing_is_bounded_whatever_blocks() -> None:
         assert not await harness.workspace.engine.close()
         assert now() == pytest.approx(begun + 9.0)
         ledger.gate.open()
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").outcome == "interrupted"
 
     in_virtual_time(scenario)
@@ -244,10 +244,10 @@ def test_a_run_ends_even_if_its_cleanup_does_not(*, fails: bool) -> None:
             await sleep_virtual(1)
             begun = now()
             await harness.cancel()
-            await harness.quiet()
+            await harness.wait_until_idle()
             assert now() == pytest.approx(begun + (0 if fails else 3))
         await harness.prompt("go", "r3")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert cleaned_up == ["r1", "r2"], "a run that completed keeps its jobs"
         assert [end.outcome for end in harness.ends()] == ["cancelled", "cancelled", "completed"]
         assert reports == [f"the cleanup of run {run} failed" for run in cleaned_up]
@@ -295,7 +295,7 @@ def test_end_is_retried_with_increasing_waits() -> None:
                 await harness.prompt("no", "refused")
             assert len(ledger.tries) == 2, "a prompt has the end tried at once, and once more"
             ledger.refused = ()
-            await harness.quiet()
+            await harness.wait_until_idle()
             assert harness.end_of(f"r{number}").outcome == "completed"
         ledger.refused = ()
         assert timers() == 0
@@ -315,7 +315,7 @@ def test_a_prompt_is_accepted_as_soon_as_the_store_works_again() -> None:
         ledger.refused = ()
         begun = now()
         await harness.prompt("go", "r2")
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert now() - begun < 1
         assert [end.run_id for end in harness.ends()] == ["r1", "r2"]
         await sleep_virtual(1_000)
@@ -378,7 +378,7 @@ def test_growing_response_is_stored_at_every_interval(pace: Pace) -> None:
             streamed = len(" ".join(words.split()[:second]))
             behind = streamed - len(stored)
             assert behind <= (5 * 4 + 4 if pace.seconds == 5.0 else 20 + 4), second
-        await harness.quiet()
+        await harness.wait_until_idle()
         assert harness.end_of("r1").text == words
         assert timers() == 0
         await harness.close()
@@ -427,7 +427,7 @@ def test_provider_request_is_retried_after_its_wait(failures: list[Fail], waits:
             rest[:] = failures
             request_times.clear()
             await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId(f"r{number}")))
-            await harness.quiet()
+            await harness.wait_until_idle()
             gaps = [round(after - before, 3) for before, after in pairwise(request_times)]
             assert gaps[: len(waits)] == waits
             assert len(request_times) == len(waits) + (2 if is_enough else 1)

@@ -33,7 +33,7 @@ async def titled_harness(small: Model | Exception, large: Model | None = None, p
     """Return the harness after its first turn and title."""
     harness = await Harness.open(FixedModels(large or title_model("the answer"), small), settings=TITLED)
     await harness.prompt(prompt, "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     await until(lambda: titles(harness) != [])
     return harness
 
@@ -115,7 +115,7 @@ async def test_only_the_first_prompt_generates_a_title() -> None:
     harness = await Harness.open(FixedModels(title_model("x"), small), settings=TITLED)
     for number in (1, 2):
         await harness.prompt(LONG, f"r{number}")
-        await harness.quiet()
+        await harness.wait_until_idle()
         await until(lambda: titles(harness) == ["A boat"])
     await harness.close()
     assert len(small.requests) == 1
@@ -130,7 +130,7 @@ async def test_cancel_of_the_turn_does_not_cancel_the_title() -> None:
     await small.before.reached.wait()
     await large.before.reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert titles(harness) == []
     small.before.open()
     await until(lambda: titles(harness) == ["A boat"])
@@ -156,7 +156,7 @@ async def test_a_title_of_the_user_during_the_hooks_of_the_first_prompt_is_kept(
     await hooks.gate.reached.wait()
     await harness.workspace.sessions.rename(harness.session, "Mine")
     hooks.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     await until(lambda: len(small.requests) == 1)
     await harness.close()
     assert set(titles(harness)) == {"Mine"}
@@ -168,7 +168,7 @@ async def test_closing_does_not_wait_for_a_title() -> None:
     harness = await Harness.open(FixedModels(title_model("x"), small), settings=TITLED)
     await harness.prompt(LONG, "r1")
     await small.before.reached.wait()
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.close()
     assert titles(harness) == []
 
@@ -178,7 +178,7 @@ async def test_prompt_without_text_generates_no_title() -> None:
     harness = await Harness.open(FixedModels(title_model("x"), small), settings=TITLED)
     file = Attachment(b"words", "a.txt", "a.txt", "text/plain")
     await harness.workspace.inputs.submit(Prompt(harness.session, " ", (file,), RunId("r1")))
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.close()
     assert small.requests == []
 
@@ -187,6 +187,6 @@ async def test_titles_can_be_disabled() -> None:
     small = title_model("A boat")
     harness = await Harness.open(FixedModels(title_model("x"), small), settings=PATIENT)
     await harness.prompt(LONG, "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     await harness.close()
     assert small.requests == []

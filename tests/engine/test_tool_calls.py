@@ -26,7 +26,7 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.testing.gates import GatedTool, SimpleTool, until
 from holdfast.testing.harness import Harness
-from holdfast.tools.write import Write
+from holdfast.tools.write import WriteTool
 
 DONE = Step((Say("done"),))
 
@@ -62,7 +62,7 @@ async def test_calls_run_one_after_the_other() -> None:
     await run_other_tasks()
     assert tool.started == 1
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert tool.most_at_once == 1
     assert [result.content for result in await results(harness)] == ["tool done 0", "tool done 1", "tool done 2"]
 
@@ -76,7 +76,7 @@ async def test_parallel_calls_run_together_up_to_their_limit(settings: EngineSet
     await run_other_tasks()
     assert tool.started == most
     tool.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert tool.most_at_once == most
     assert sorted(result.content for result in await results(harness)) == [f"tool done {n}" for n in range(8)]
     await harness.assert_valid()
@@ -162,7 +162,7 @@ async def test_a_store_that_fails_during_a_call_fails_the_run(is_parallel: bool)
     tool = failing(StorageUnavailable(), is_parallel=is_parallel)
     harness = await Harness.open(ScriptedModel([Step((Call("tool"),)), DONE]), tools=[tool])
     await harness.prompt("go", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (harness.end_of("r1").outcome, harness.end_of("r1").error) == ("failed", str(StorageUnavailable()))
 
 
@@ -249,7 +249,7 @@ async def test_a_call_that_was_cut_off_is_reported_as_run_or_not(how: str, texts
     await tool.gate.reached.wait()
     if how == "cancel":
         await harness.cancel()
-        await harness.quiet()
+        await harness.wait_until_idle()
     await harness.close()
     found = [result.content for result in await results(harness)]
     assert [text.endswith(end) for text, end in zip(found, texts, strict=True)] == [True, True], found
@@ -265,7 +265,7 @@ async def test_a_question_in_a_run_without_a_user_is_explained() -> None:
     model = ScriptedModel([Step((Call("question"),)), DONE])
     harness = await Harness.open(model, tools=[SimpleTool("question", ask)])
     await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), interactive=False))
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert model.requests[0].tools == ()
     (result,) = await results(harness)
     assert (result.is_error, result.content.startswith("Questions cannot be answered in this run")) == (True, True)
@@ -279,7 +279,7 @@ async def test_no_tool_is_started_after_a_cancel() -> None:
     await harness.prompt("go", "r1")
     await held.gate.reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (held.running, after.started, side.started) == (0, 0, 0)
     assert harness.end_of("r1").outcome == "cancelled"
     assert len(await results(harness)) == 4
@@ -293,7 +293,7 @@ async def test_parallel_calls_waiting_for_a_slot_never_start_after_a_cancel() ->
     await harness.prompt("go", "r1")
     await until(lambda: tool.running == 5)
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert (tool.started, tool.running) == (5, 0)
     await harness.assert_valid()
 
@@ -324,7 +324,7 @@ async def test_a_tool_that_suppresses_its_cancellation_does_not_save_its_run(
     await harness.prompt("go", "r1")
     await reached.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert after.started == 0
     assert len(model.requests) == 1
     assert (await results(harness))[0].content == "stopped in the middle"
@@ -337,13 +337,13 @@ async def test_a_write_after_a_cancelled_call_has_no_effect(tmp_path: Path) -> N
     held = GatedTool("held")
     write = Call("write", '{"file_path":"a.txt","content":"x"}')
     harness = await Harness.open(
-        ScriptedModel([Step((Call("held"), write))]), tools=[held, Write()], settings=PATIENT, path=str(tmp_path)
+        ScriptedModel([Step((Call("held"), write))]), tools=[held, WriteTool()], settings=PATIENT, path=str(tmp_path)
     )
     await harness.prompt("go", "r1")
     await held.gate.reached.wait()
     await harness.cancel()
     held.gate.open()
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert os.listdir(tmp_path) == []
     assert await harness.ledger.files(harness.workspace.record.id, harness.session) == []
     await harness.assert_valid()
@@ -374,7 +374,7 @@ async def test_operations_of_a_tool_after_the_end_of_its_run_are_not_recorded() 
     await harness.prompt("go", "r1")
     await kept.wait()
     await harness.cancel()
-    await harness.quiet()
+    await harness.wait_until_idle()
     published = len(harness.published.events)
     freed.set()
     await until(lambda: bool(outcome))

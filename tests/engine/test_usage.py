@@ -48,7 +48,7 @@ async def test_costs_add_up_over_runs() -> None:
     harness = await Harness.open(model)
     for number in (1, 2):
         await harness.prompt("go", f"r{number}")
-        await harness.quiet()
+        await harness.wait_until_idle()
     assert (await session_of(harness)).cost == pytest.approx(3.0)
 
 

@@ -22,7 +22,8 @@ class Disk:
         self.clock = 0.0
         self.watch = CachedScan(self.scan, "nothing", self._changed)
         patch.setattr(asyncio, "to_thread", self._threaded)
-        patch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", self._time)
+        patch.setattr("holdfast.workspace.short_calls.time.perf_counter", self._time)
+        patch.setattr("holdfast.workspace.short_calls.time.thread_time", lambda: 0.0)
 
     def scan(self) -> str:
         if self.is_broken:
@@ -128,7 +129,7 @@ def test_failed_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fast_scan_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(disk: Disk) -> None:
-        monkeypatch.setattr("holdfast.extensions.markdown_dir.time.perf_counter", lambda: 0.0)
+        monkeypatch.setattr("holdfast.workspace.short_calls.time.perf_counter", lambda: 0.0)
         looking = ScannedExtension(disk.watch)
         looking.start()
         await asyncio.sleep(0)
@@ -141,5 +142,27 @@ def test_fast_scan_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0)
         assert len(disk.looks) == 2
         assert list(looking.tools()) == []
+
+    run_scenario(monkeypatch, scenario)
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "processor", "needs_thread"),
+    [(0.0025, 0.0005, False), (0.0035, 0.0005, True), (0.0025, 0.0015, True)],
+    ids=["waited for the interpreter", "slow disk", "many files"],
+)
+def test_the_disk_and_the_work_decide_about_the_thread(
+    monkeypatch: pytest.MonkeyPatch, elapsed: float, processor: float, *, needs_thread: bool
+) -> None:
+    async def scenario(disk: Disk) -> None:
+        clocks = {"perf_counter": iter((0.0, elapsed)), "thread_time": iter((0.0, processor))}
+        for name, clock in clocks.items():
+            monkeypatch.setattr(f"holdfast.workspace.short_calls.time.{name}", lambda clock=clock: next(clock, 0.0))
+        disk.watch.start()
+        await asyncio.sleep(0)
+        disk.looks[0].set_result(None)
+        await elapse(0.01)
+        await disk.watch.rescan()
+        assert len(disk.looks) == (2 if needs_thread else 1)
 
     run_scenario(monkeypatch, scenario)

@@ -125,8 +125,8 @@ async def test_fields_of_agent_description(tmp_path: Path, owner: str, keys: tup
         "tools": tools,
         "withheld": withheld,
     }
-    crew = agents.subagent_type("agent:scout", cast(Any, _AllTools()))
-    assert crew is not None
-    assert crew.model == (model or "large")
-    given = [tool.spec.name for tool in await crew.tools.current()]
+    agent_type = agents.subagent_type("agent:scout", cast(Any, _AllTools()))
+    assert agent_type is not None
+    assert agent_type.model == (model or "large")
+    given = [tool.spec.name for tool in await agent_type.tools.current()]
     assert given == [name for name in ("edit", "view") if tools is None or name in tools]

@@ -252,7 +252,7 @@ async def test_commands_of_skills(site: Site) -> None:
     assert {note.name for note in provider.commands()} & {"good", "hidden", "older"} == {"good"}
     text = await provider.expand("good", "this", {})
     assert text is not None
-    assert text.startswith("Use the skill good. Paths in it count from")
+    assert text.startswith("Use the skill good. Paths in it are relative to")
     assert text.endswith("Do it.\n\nThe task:\n\nthis")
     assert (await provider.expand("good", "", {}) or "").endswith("Do it.")
     assert await provider.expand("hidden", "", {}) is None
@@ -425,6 +425,6 @@ async def test_a_prompt_with_commands_and_agents(
         return
     assert brief is not None
     assert brief.command == command
-    note = f"\n\n(With the @ the user names agents: {mentions}." if mentions else ""
+    note = f"\n\n(The user mentions agents with @: {mentions}." if mentions else ""
     assert brief.text.startswith(text + note)
-    assert ("names agents" in brief.text) == bool(mentions)
+    assert ("mentions agents" in brief.text) == bool(mentions)

@@ -37,6 +37,10 @@ LONG = "x" * 70_000
         ("a: !!python/object:os.system x", {"a": "!!python/object:os.system x"}),
         ("a: &b c\nd: *b", {"a": "&b c", "d": "*b"}),
         ("a: 日本 ✓", {"a": "日本 ✓"}),
+        ("a: ''", {"a": ""}),
+        ('a: ""', {"a": ""}),
+        ("a: ['', x]", {"a": ["", "x"]}),
+        ("a: [x, \"]\nb: {x: '}", {"a": ["x", '"'], "b": {"x": "'"}}),
     ],
 )
 def test_accepted_spellings(written: str, means: dict[str, Value]) -> None:

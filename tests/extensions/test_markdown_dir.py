@@ -18,8 +18,8 @@ PROJECT_NAMES = ("agents", "crush", "claude", "cursor", "holdfast")
 
 
 def taken(*folders: SearchPath) -> dict[str, MarkdownFile]:
-    shelf = MarkdownDirectory("files", lambda file: file)
-    return {file.name: file for file in shelf.scan(folders)}
+    directory = MarkdownDirectory("files", lambda file: file)
+    return {file.name: file for file in directory.scan(folders)}
 
 
 def test_directories_are_namespaces(tmp_path: Path) -> None:
@@ -38,13 +38,13 @@ def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
 
     for name in ("a", "b"):
         (tmp_path / f"{name}.md").write_text(name)
-    shelf = MarkdownDirectory("files", reading)
+    directory = MarkdownDirectory("files", reading)
     folder = SearchPath(str(tmp_path), "user")
-    assert shelf.scan([folder]) == (b"a", b"b")
-    assert shelf.scan([folder]) == (b"a", b"b")
+    assert directory.scan([folder]) == (b"a", b"b")
+    assert directory.scan([folder]) == (b"a", b"b")
     (tmp_path / "b.md").write_text("other")
     (tmp_path / "a.md").unlink()
-    assert shelf.scan([folder]) == (b"other",)
+    assert directory.scan([folder]) == (b"other",)
     assert read == ["a", "b", "b"]
 
 

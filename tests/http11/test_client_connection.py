@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from holdfast.http11 import client_connection
-from holdfast.http11.client_connection import DRAIN_SECONDS, Connection, ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11.client_connection import DRAIN_SECONDS, ClientConnection, ConnectionPool, Origin, RequestWatchdog
 from holdfast.http11.client_messages import ConnectionBroken
 from holdfast.providers import httpx_transport
 from holdfast.testing.gates import start
@@ -55,7 +55,7 @@ class SentRequest:
 
     def __init__(self) -> None:
         self.pool = ConnectionPool()
-        self.connection = Connection(ORIGIN, self.pool)
+        self.connection = ClientConnection(ORIGIN, self.pool)
         self.wire = FakeTransport()
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
         self.watch = RequestWatchdog(300, 300)

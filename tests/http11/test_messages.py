@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.scripted_server import answer, chunk
-from holdfast.client.server_address import Address, build_request, fill
+from holdfast.client.server_address import ServerAddress, build_request, fill
 from holdfast.http11.client_messages import ConnectionBroken, InvalidResponse, ResponseParser, quote
 
-SOCKET = Address(path="/run/s")
-TCP = Address(host="127.0.0.1", port=81, token="secret")
+SOCKET = ServerAddress(path="/run/s")
+TCP = ServerAddress(host="127.0.0.1", port=81, token="secret")
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 RESPONSES: dict[str, tuple[bytes, bytes, bool]] = {
@@ -136,7 +136,7 @@ def test_a_request_over_tcp_carries_the_token() -> None:
     assert build_request(TCP, "GET", "/v1/x") == (
         b"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1:81\r\nAuthorization: Bearer secret\r\n\r\n"
     )
-    assert Address(host="::1", port=2).authority == "[::1]:2"
+    assert ServerAddress(host="::1", port=2).authority == "[::1]:2"
 
 
 def test_a_post_without_a_body_has_a_length_of_zero() -> None:
@@ -150,7 +150,7 @@ def test_an_address_does_not_show_its_token() -> None:
 @pytest.mark.parametrize("token", ["a\r\nX: y", "a\nb", "ä", "a\x00"])
 def test_header_injection_is_rejected(token: str) -> None:
     with pytest.raises(ValueError, match="HTTP"):
-        build_request(Address(host="h", port=1, token=token), "GET", "/v1/x")
+        build_request(ServerAddress(host="h", port=1, token=token), "GET", "/v1/x")
 
 
 def test_names_in_paths_are_quoted() -> None:

@@ -35,7 +35,7 @@ WIRES: dict[Wire, Callable[[Reply], Iterator[Item]]] = {
 
 
 class RecordedRequest:
-    """One request as received, and the fate of its connection."""
+    """One request as received, and the end of its connection."""
 
     def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes, connection: int) -> None:
         self.method = method

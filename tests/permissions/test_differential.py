@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions import git_readonly
-from holdfast.permissions.readonly_programs import ANY, PROGRAMS, Options
+from holdfast.permissions.readonly_programs import ANY, PROGRAMS, ProgramOptions
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.permissions.shell_lexer import ShellCommand
+from holdfast.permissions.shell_lexer import SimpleCommand
 from holdfast.permissions.shell_parser import parse
 from holdfast.permissions.wrapper_commands import read_line
 from permissions.corpus import LINES
@@ -106,7 +106,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> LoggedShell:
     return LoggedShell(tmp_path_factory.mktemp("stage"))
 
 
-def commands_of(line: str) -> list[ShellCommand]:
+def commands_of(line: str) -> list[SimpleCommand]:
     return [*parse(line).commands, *read_line(line).commands]
 
 
@@ -123,7 +123,7 @@ def is_expected(call: list[str], line: str) -> bool:
     return bool(open_ended) or tuple(call) in [command.texts for command in same]
 
 
-def _is_expanded(command: ShellCommand, line: str) -> bool:
+def _is_expanded(command: SimpleCommand, line: str) -> bool:
     words = command.argv[1:]
     return command.is_open or "$" in line or any(word.is_glob or word.is_home or "{}" in word.text for word in words)
 
@@ -169,7 +169,7 @@ NOT_TRIED = {"date", "free", "hostname", "seq", "sleep", "tail"}
 """They would act on the machine, or not end."""
 
 
-def spelt(options: Options) -> list[str]:
+def spelt(options: ProgramOptions) -> list[str]:
     """Return every option of a table, alone and joined with a value; any letter where the table has none."""
     letters = options.flags + options.valued + options.joined if options is not ANY else ascii_letters
     pairs = [a + b for a in options.flags[:4] for b in options.valued]
@@ -181,7 +181,7 @@ def tries() -> Iterator[list[str]]:
     """Return lines for each program in which an option precedes, or follows, words that some program would write to."""
     tables = {name: use.options for name, use in PROGRAMS.items() if name not in NOT_TRIED}
     tables |= {f"git {name} {use.verb}": use.options for name, use in git_readonly._SUBCOMMANDS.items()}
-    dice = random.Random(20261116)
+    rng = random.Random(20261116)
     for name, options in tables.items():
         start = f"{name} '{SCRIPTS[name]}'" if name in SCRIPTS else name
         known = spelt(options)
@@ -189,7 +189,7 @@ def tries() -> Iterator[list[str]]:
         operands = [f"{start} {option} {words}" for option in known for words in WORDS]
         operands += [f"{start} a.txt {option}" for option in known]
         for some, limit in ((acting, 4 if options is ANY else 20), (operands, 6)):
-            yield dice.sample(some, min(limit, len(some)))
+            yield rng.sample(some, min(limit, len(some)))
 
 
 def test_option_with_a_missing_value_does_not_hide_the_next_word(shell: LoggedShell) -> None:
@@ -213,15 +213,15 @@ def unexpected_calls(lines: list[str], shell: LoggedShell) -> list[tuple[str, li
 
 def test_mutated_lines_run_only_the_decided_commands(shell: LoggedShell) -> None:
     """Lines of the corpus with pieces inserted or removed."""
-    dice = random.Random(20261116)
+    rng = random.Random(20261116)
     pieces = PIECES.split("|")
     rules = RuleSet(PermissionSettings(), str(shell.project))
     found: dict[str, None] = {}
     for _ in range(1_500):
-        line = dice.choice(AUTOMATIC)
-        for _ in range(dice.randint(1, 3)):
-            at = dice.randint(0, len(line))
-            line = line[:at] + dice.choice(pieces) + line[at + dice.choice((0, 0, 1)) :]
+        line = rng.choice(AUTOMATIC)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randint(0, len(line))
+            line = line[:at] + rng.choice(pieces) + line[at + rng.choice((0, 0, 1)) :]
         if line.strip() and rules.judge(bash(line, str(shell.project))).decision == "allow":
             found[line] = None
     lines = list(found)

@@ -87,3 +87,32 @@ def test_options_that_need_no_approval(rules: RuleSet, program: str) -> None:
     assert options_that_ask(rules, program, {*plain, *valued}) == paths
     unknown = {*(name[:-1] for name in names), "output", "exec", "files0-from", "pre"} - set(names)
     assert options_that_ask(rules, program, (f"--{name}" for name in unknown)) == {f"--{name}" for name in unknown}
+
+
+DASHED = {"head": {"-c", "-n", "--bytes", "--lines"}, "tail": {"-c", "-n", "--bytes", "--lines"}}
+"""Options whose value may begin with a dash."""
+
+
+@pytest.mark.parametrize("program", [name for name in TABLE if name not in PATHLESS])
+def test_values_that_are_or_begin_with_a_dash(rules: RuleSet, program: str) -> None:
+    """A single dash is a value like any other; a word that begins with one may also be the next option."""
+    alone, _, long = TABLE[program]
+    names = [*(f"-{letter}" for letter in alone), *(f"--{name.rstrip('=')}" for name in long)]
+    # An option that takes no value leaves this word as an operand, which lies outside of the workspace.
+    flags = options_that_ask(rules, program, (f"{name} ../x" for name in names))
+    valued = [name for name in names if f"{name} ../x" not in flags]
+    assert options_that_ask(rules, program, (f"{name} -" for name in valued)) == set()
+    for value in ("-5", "-x"):
+        refused = {f"{name} {value}" for name in valued if name not in DASHED.get(program, ())}
+        assert options_that_ask(rules, program, (f"{name} {value}" for name in valued)) == refused
+
+
+@pytest.mark.parametrize("program", ["grep", "egrep", "fgrep", "rg"])
+def test_searched_patterns_and_numbers_with_a_dash(rules: RuleSet, program: str) -> None:
+    """Only a pattern may begin with a dash."""
+    patterns = [f"{name} {value}" for name in ("-e", "--regexp", "-ie") for value in ("-", "-5", "-x")]
+    assert options_that_ask(rules, program, patterns) == set()
+    numbers = ["-A", "-B", "-C", "-m", "-iA", "--max-count", "--context"]
+    assert options_that_ask(rules, program, (f"{name} - x" for name in numbers)) == set()
+    refused = {f"{name} -5 x" for name in numbers}
+    assert options_that_ask(rules, program, refused) == refused

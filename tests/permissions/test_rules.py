@@ -83,9 +83,9 @@ def test_rules_apply_to_resolved_paths(tmp_path: Path) -> None:
     assert decision("src/link/x", allow=("write(src/**)",)) == "ask"
     assert decision("door/x", deny=("write(src/**)",)) == "deny"
     assert decision("src/../x", allow=("write(src/**)",)) == "ask"
-    looked = RuleSet(PermissionSettings(), str(root), real=os.path.realpath)
-    assert looked.judge(bash("cat src/link/x", str(root))).decision == "ask"
-    assert looked.judge(bash("cat src/x", str(root))).decision == "allow"
+    is_examined = RuleSet(PermissionSettings(), str(root), real=os.path.realpath)
+    assert is_examined.judge(bash("cat src/link/x", str(root))).decision == "ask"
+    assert is_examined.judge(bash("cat src/x", str(root))).decision == "allow"
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ def test_workspace_at_the_root_directory() -> None:
 
 def test_generated_lines_have_no_unapproved_effect(shell: UnapprovedShell) -> None:
     """A sample of what `scripts/long` tries with fresh seeds."""
-    dice = random.Random(20261117)
-    lines = [line for line in (hostile_line(dice, shell.outside) for _ in range(700)) if shell.needs_no_approval(line)]
+    rng = random.Random(20261117)
+    lines = [line for line in (hostile_line(rng, shell.outside) for _ in range(700)) if shell.needs_no_approval(line)]
     assert len(lines) > 50
     assert [found for line in lines[:90] if (found := shell.violation(line))] == []
 

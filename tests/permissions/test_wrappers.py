@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.permissions import wrapper_commands
-from holdfast.permissions.shell_parser import ShellCommand
+from holdfast.permissions.shell_parser import SimpleCommand
 from holdfast.permissions.wrapper_commands import read_line
 from planting import assert_every_clause_decides
 
@@ -63,7 +63,7 @@ EQUIVALENT = {
 }
 
 
-def shown(command: ShellCommand) -> str:
+def shown(command: SimpleCommand) -> str:
     assigned = "".join(f"{{{name}={value.text}}} " for name, value in command.assignments)
     words = " ".join(f"{word.text or repr('')}{'*' if word.is_glob else ''}" for word in command.argv)
     return f"{assigned}{words}{'+' if command.is_open else ''}{'<' if command.is_fed else ''}".strip()

@@ -71,7 +71,7 @@ SIGNED_DETAIL = {"type": "reasoning.text", "text": "hm", "signature": "S"}
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("output", "expected"),
     [
         (own(TextPart(Text("a")), TextPart(Text("b"))), {"content": "ab"}),
         (own(call_part("")), {"content": None, "arguments": "{}"}),
@@ -89,8 +89,8 @@ SIGNED_DETAIL = {"type": "reasoning.text", "text": "hm", "signature": "S"}
         ),
     ],
 )
-def test_a_stored_response_as_the_next_request_repeats_it(said: Message, expected: dict[str, Any]) -> None:
-    (sent,) = body_of(msgspec.structs.replace(prompt(said), system=""))["messages"]
+def test_a_stored_response_as_the_next_request_repeats_it(output: Message, expected: dict[str, Any]) -> None:
+    (sent,) = body_of(msgspec.structs.replace(prompt(output), system=""))["messages"]
     if calls := sent.pop("tool_calls", None):
         (call,) = calls
         assert (call["id"], call["type"], call["function"]["name"]) == ("a", "function", "ls")
@@ -105,7 +105,7 @@ def test_media_of_results_follow_their_own_step_once() -> None:
     texts = [
         [part["text"] for part in item["content"] if "text" in part] for item in messages if item["role"] == "user"
     ]
-    assert [[name in text for text in told for name in ("call a", "call b", "call c")] for told in texts] == [
+    assert [[name in text for text in reported for name in ("call a", "call b", "call c")] for reported in texts] == [
         [True, False, False, False, True, False],
         [False, False, True],
     ]
@@ -239,8 +239,8 @@ def test_responses_that_are_complete(client: Client) -> None:
         (Client(301.0, PIECE), "stalled", "nothing came for 300 seconds"),
         (Client(PIECE, END, delay=1_000.0), "stalled", "nothing came for 300 seconds"),
         (Client(b"odd"), "cut", "before it was complete"),
-        (Client(b' {"a":1}'), "refused", "no answer of a model"),
-        (Client(b" [1]"), "refused", "no answer of a model"),
+        (Client(b' {"a":1}'), "refused", "not a response of a model"),
+        (Client(b" [1]"), "refused", "not a response of a model"),
         (Client(PIECE, b"data: odd\n\n"), "cut", "odd"),
         (Client(status=202), "refused", "HTTP 202"),
         (Client(status=204), "refused", "HTTP 204"),
@@ -260,8 +260,8 @@ def test_responses_that_are_complete(client: Client) -> None:
     ],
 )
 def test_responses_that_are_not(client: Client, trouble: str, text: str) -> None:
-    found, said = failure(client)
-    assert (found, text in said) == (trouble, True), said
+    found, output = failure(client)
+    assert (found, text in output) == (trouble, True), output
 
 
 @pytest.mark.parametrize(

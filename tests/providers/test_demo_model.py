@@ -9,13 +9,13 @@ from holdfast.domain.usage import Usage
 from holdfast.providers.scripted_model import DemoModel, tour_titles
 from holdfast.testing.harness import Harness
 from holdfast.tools.ls import Ls
-from holdfast.tools.write import Write
+from holdfast.tools.write import WriteTool
 
 
 async def answer(prompt: str) -> Harness:
     harness = await Harness.open(DemoModel(), tools=[Ls()], path=".")
     await harness.prompt(prompt, "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     return harness
 
 
@@ -58,9 +58,9 @@ async def test_invalid_arguments_are_passed_on() -> None:
 
 
 async def test_the_tour_shows_reasoning_a_tool_and_a_question(tmp_path: Path) -> None:
-    harness = await Harness.open(DemoModel(), tools=[Ls(), Write()], path=str(tmp_path))
+    harness = await Harness.open(DemoModel(), tools=[Ls(), WriteTool()], path=str(tmp_path))
     await harness.prompt("Tour", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     calls = [part for message in await harness.messages() for part in message.parts if isinstance(part, ToolCallPart)]
     assert [part.data.name for part in calls] == ["ls", "write"]
     assert "That was the tour" in harness.end_of("r1").text
@@ -70,12 +70,12 @@ async def test_the_tour_shows_reasoning_a_tool_and_a_question(tmp_path: Path) ->
 async def test_without_tools_the_tour_is_an_ordinary_prompt() -> None:
     harness = await Harness.open(DemoModel())
     await harness.prompt("tour", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert "scripted model" in harness.end_of("r1").text
 
 
 async def test_demo_model_streams_reasoning() -> None:
     harness = await Harness.open(DemoModel())
     await harness.prompt("think", "r1")
-    await harness.quiet()
+    await harness.wait_until_idle()
     assert "pretend" in str((await harness.messages())[-1].parts[0])

@@ -110,8 +110,8 @@ def test_errors_contain_advice() -> None:
 
 def test_a_long_retry_delay_is_mentioned() -> None:
     assert "minutes" not in str(status_error(ACCESS, 429, {"retry-after": "60"}, b"", now=NOW))
-    assert "for 90 minutes" in str(status_error(ACCESS, 429, {"retry-after": "5400"}, b"", now=NOW))
-    assert "for 24 hours" in str(status_error(ACCESS, 429, {"retry-after": "inf"}, b"", now=NOW))
+    assert "of 90 minutes" in str(status_error(ACCESS, 429, {"retry-after": "5400"}, b"", now=NOW))
+    assert "of 24 hours" in str(status_error(ACCESS, 429, {"retry-after": "inf"}, b"", now=NOW))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'""'])

@@ -126,7 +126,7 @@ def test_excessive_output_limit_is_not_an_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "wish", "trouble"),
+    ("status", "header", "trouble"),
     [
         (400, "TRUE", "busy"),
         (400, "false", "refused"),
@@ -136,8 +136,8 @@ def test_excessive_output_limit_is_not_an_overflow() -> None:
         (429, "false", "refused"),
     ],
 )
-def test_the_retry_header_decides_about_a_retry(status: int, wish: str, trouble: Trouble) -> None:
-    assert status_error(ACCESS, status, {"x-should-retry": wish}, b"", now=0).trouble == trouble
+def test_the_retry_header_decides_about_a_retry(status: int, header: str, trouble: Trouble) -> None:
+    assert status_error(ACCESS, status, {"x-should-retry": header}, b"", now=0).trouble == trouble
 
 
 def test_loading_model_is_retried() -> None:

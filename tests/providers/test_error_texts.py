@@ -37,12 +37,12 @@ def error_text(status: int, body: Any = b"", access: ErrorContext = ACCESS, **he
 ADVICE = [
     (
         error_text(404, b"nothing"),
-        "acme: nothing (HTTP 404). Check base_url (http://acme.test/v1): it mostly ends in /v1.",
+        "acme: nothing (HTTP 404). Check base_url (http://acme.test/v1): it usually ends in /v1.",
     ),
-    (error_text(404, b"nothing", BARE), "acme: nothing (HTTP 404). Check base_url: it mostly ends in /v1."),
+    (error_text(404, b"nothing", BARE), "acme: nothing (HTTP 404). Check base_url: it usually ends in /v1."),
     (
         error_text(404, b"no such model"),
-        "acme: no such model (HTTP 404). Check the model's name; `holdfast models acme` lists those there are.",
+        "acme: no such model (HTTP 404). Check the model's name; `holdfast models acme` lists the available ones.",
     ),
     (error_text(405, b"nothing"), "acme: nothing (HTTP 405)."),
     (error_text(405, b"no such model"), "acme: no such model (HTTP 405)."),
@@ -70,24 +70,26 @@ ADVICE = [
     (str(incomplete_error(ACCESS, "reset")), "acme: the answer ended before it was complete (reset)."),
     (
         str(stall_error(ACCESS, 1, has_begun=False)),
-        "acme: nothing came for 1 second. If the server is slow by nature, set providers.acme.timeout higher.",
+        "acme: nothing came for 1 second. If the server is always slow, increase providers.acme.timeout.",
     ),
     (
         str(stall_error(ACCESS, 2.5, has_begun=True)),
-        "acme: nothing more came for 2.5 seconds. If the server is slow by nature, set providers.acme.timeout higher.",
+        "acme: nothing more came for 2.5 seconds. If the server is always slow, increase providers.acme.timeout.",
     ),
-    (str(error_in_stream(ACCESS, "")), "acme: an error without a word."),
+    (str(error_in_stream(ACCESS, "")), "acme: an error without a message."),
     (str(refused_error(ACCESS, "no")), "acme: no."),
     (str(refused_error(ACCESS, "no", "Do this.")), "acme: no. Do this."),
     (str(credentials_error(ACCESS, "no"))[:20], "acme: no. Check the "),
     (
         error_text(404, b"<html><title>Hi</title>"),
-        "acme: a web page (“Hi”) came instead of a model's answer (HTTP 404). Check base_url (http://acme.test/v1): it "
-        "mostly ends in /v1.",
+        "acme: a web page (“Hi”) was returned instead of a model's response (HTTP 404). Check base_url"
+        " (http://acme.test/v1): it "
+        "usually ends in /v1.",
     ),
     (
         error_text(404, b"<html>", BARE),
-        "acme: a web page came instead of a model's answer (HTTP 404). Check base_url: it mostly ends in /v1.",
+        "acme: a web page was returned instead of a model's response (HTTP 404). Check base_url: it usually ends"
+        " in /v1.",
     ),
     (error_text(502, b"<html><title>Bad</title>"), "acme: Bad (HTTP 502)."),
 ]
@@ -102,9 +104,9 @@ def test_text_and_advice(text: str, expected: str) -> None:
     ("wait", "expected"),
     [
         ("60", ""),
-        ("61", " It asks to be left alone for 1 minutes."),
-        ("7199", " It asks to be left alone for 120 minutes."),
-        ("7200", " It asks to be left alone for 2 hours."),
+        ("61", " It requests a pause of 1 minutes."),
+        ("7199", " It requests a pause of 120 minutes."),
+        ("7200", " It requests a pause of 2 hours."),
     ],
 )
 def test_a_long_wait_is_part_of_the_text(wait: str, expected: str) -> None:
@@ -184,7 +186,7 @@ def test_bounds_of_the_text() -> None:
 def test_a_code_of_a_stream_is_a_status(codes: dict[str, Any]) -> None:
     error = error_in_stream(ACCESS, {"message": "wait, try again in 90 s", **codes})
     assert (error.title, error.retry_after) == ("Rate limited", 90.0)
-    assert str(error).endswith("It asks to be left alone for 2 minutes.")
+    assert str(error).endswith("It requests a pause of 2 minutes.")
     assert error_in_stream(ACCESS, {"message": "x", "code": {"a": 1}}).trouble == "other"
 
 
@@ -248,7 +250,7 @@ def test_a_refused_connection_anywhere_in_the_chain(inner: Exception) -> None:
     ],
 )
 def test_response_of_another_shape(error: BaseException, expected: str) -> None:
-    assert str(fault(error)) == f"acme: its answer was not understood {expected}. Check base_url."
+    assert str(fault(error)) == f"acme: its response was not understood {expected}. Check base_url."
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ def test_response_of_another_shape(error: BaseException, expected: str) -> None:
         (chain(TransportError("outer"), Exception("inner")), "connection", "acme: inner. Is"),
         (chain(TransportError("outer"), Exception("")), "connection", "acme: outer. Is"),
         (TransportError(), "connection", "acme: TransportError. Is"),
-        (chain(KeyError("x"), Exception("y")), "refused", "acme: its answer was not understood (KeyError)."),
+        (chain(KeyError("x"), Exception("y")), "refused", "acme: its response was not understood (KeyError)."),
     ],
 )
 def test_innermost_message_is_used(error: BaseException, trouble: Trouble, words: str) -> None:

@@ -149,7 +149,7 @@ def test_unusual_finish_reasons(received: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("output", "reason"),
     [
         ("stop", "tool_calls"),
         ("odd", "tool_calls"),
@@ -158,8 +158,8 @@ def test_unusual_finish_reasons(received: str, reason: str) -> None:
         ("content_filter", "content_filter"),
     ],
 )
-def test_the_end_of_a_response_with_a_call(said: str | None, reason: StepFinish) -> None:
-    finish: dict[str, Any] = {"choices": [{"delta": {}, "finish_reason": said}]}
+def test_the_end_of_a_response_with_a_call(output: str | None, reason: StepFinish) -> None:
+    finish: dict[str, Any] = {"choices": [{"delta": {}, "finish_reason": output}]}
     assert read(call(0, "a", "ls", "{}"), finish)[-1][1] == repr(FinishedPart(reason))
 
 

@@ -403,7 +403,7 @@ BOTH = {"ACME_KEY": "first", "OTHER_KEY": "second", "MINE": "mine"}
         ({"extra_headers": {"api-key": "x"}}, {}, {}, ""),
         ({"extra_headers": {"x-goog-api-key": "x"}}, {}, {}, ""),
         ({"extra_headers": {"x-other": "x"}}, {}, {}, NO_KEY),
-        ({"disable": True}, ALL_KEYS, BOTH, "lacks: Acme is switched off: providers.acme.disable is true."),
+        ({"disable": True}, ALL_KEYS, BOTH, "lacks: Acme is disabled: providers.acme.disable is true."),
         ({"base_url": "acme.test"}, {}, BOTH, "lacks: providers.acme.base_url must begin with http:// or https://."),
     ],
 )  # fmt: skip

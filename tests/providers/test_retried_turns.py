@@ -97,7 +97,7 @@ async def turn(failures: Sequence[Failure], effort: str, *, falls_back: bool) ->
         harness = await Harness.open(models, tools=tools, settings=SETTINGS, named_model=unusable)
         brief = PromptExpansion("go on", model="acme/other") if falls_back else None
         await harness.workspace.inputs.submit(Prompt(harness.session, "go", run_id=RunId("r1"), brief=brief))
-        await harness.quiet()
+        await harness.wait_until_idle()
         messages = await harness.messages()
         session = await harness.ledger.session(harness.workspace.record.id, harness.session)
         await harness.close()

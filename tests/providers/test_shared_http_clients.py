@@ -10,8 +10,8 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from holdfast.http11.client_connection import Connection, ConnectionPool, Origin, RequestWatchdog
-from holdfast.http11.client_messages import ConnectionBroken, Head
+from holdfast.http11.client_connection import ClientConnection, ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11.client_messages import ConnectionBroken, ResponseHead
 from holdfast.providers.httpx_transport import Transport, replace_surrogates
 from holdfast.providers.shared_http_clients import close_connections, http_client, in_thread
 from holdfast.testing.gates import start
@@ -97,12 +97,12 @@ class FakeConnection:
         watchdog.register(self)
         self.watchdog = watchdog
 
-    async def head(self) -> Head:
+    async def head(self) -> ResponseHead:
         if self.is_stuck:
             await asyncio.Event().wait()
         if self.failure is not None:
             raise self.failure
-        return Head(200, {})
+        return ResponseHead(200, {})
 
     async def read(self) -> bytes:
         return b""
@@ -122,12 +122,12 @@ class Pool(ConnectionPool):
         self.idle, self.fresh = idle, fresh or FakeConnection()
         self.origins: list[Origin] = []
 
-    def pop_idle(self, origin: Origin) -> Connection | None:
+    def pop_idle(self, origin: Origin) -> ClientConnection | None:
         self.origins.append(origin)
-        return cast("Connection | None", self.idle)
+        return cast("ClientConnection | None", self.idle)
 
-    async def connect(self, origin: Origin, tls: object, seconds: float | None) -> Connection:
-        return cast("Connection", self.fresh)
+    async def connect(self, origin: Origin, tls: object, seconds: float | None) -> ClientConnection:
+        return cast("ClientConnection", self.fresh)
 
 
 def exchange(

@@ -45,7 +45,7 @@ class ModelSelectionHome:
         self.commands: list[str] = []
         self.tokens: list[str] = []
         self.signs_in = True
-        self.doubt = ""
+        self.selection_problem = ""
         self.now = 0.0
         self.discovery = ModelDiscovery(lambda: self.now)
         sources = ModelSources(
@@ -54,7 +54,7 @@ class ModelSelectionHome:
             lambda: self.environment,
             self.keys.get,
             lambda: self.stamp,
-            doubt=lambda: self.doubt,
+            selection_problem=lambda: self.selection_problem,
             new_token=self._new_token,
             sign_in=self._sign_in,
         )

@@ -27,14 +27,14 @@ async def test_scripted_model_is_the_last_resort(home: ModelSelectionHome) -> No
 async def test_no_provider_is_selected_while_a_settings_file_is_broken(home: ModelSelectionHome) -> None:
     """The file may name a private server: a typing error must not send work to another provider."""
     home.environment["GROQ_API_KEY"] = "k"
-    home.doubt = "/c.toml:1: expected TOML."
+    home.selection_problem = "/c.toml:1: expected TOML."
     error = await refusal(home)
     assert str(error) == "/c.toml:1: expected TOML. No model is selected until this is corrected."
     assert error.trouble == "refused"
     home.set(models={"large": {"provider": "groq"}})
     assert await home.large() == GROQ_LARGE, "another file knows"
     home.set()
-    home.doubt = ""
+    home.selection_problem = ""
     assert await home.large() == GROQ_LARGE
 
 
@@ -42,7 +42,7 @@ async def test_missing_provider_error_mentions_the_broken_file(home: ModelSelect
     """Reporting only a missing provider would hide the typing error."""
     home.set(models={"large": {"provider": "mine", "model": "m"}})
     assert str(await refusal(home)).startswith("There is no provider mine.")
-    home.doubt = "/c.toml:7: expected TOML."
+    home.selection_problem = "/c.toml:7: expected TOML."
     for error in (await refusal(home), await refused_choice(home, "mine", "m")):
         assert str(error).startswith(
             "/c.toml:7: expected TOML. Its settings have no effect until this is corrected. There"

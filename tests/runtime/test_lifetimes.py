@@ -18,11 +18,11 @@ from holdfast.engine.settings import EngineSettings
 from holdfast.providers.scripted_model import Say, ScriptedModel, ScriptedModels, Step
 from holdfast.runtime import server_services
 from holdfast.runtime.server_services import ServerServices
-from holdfast.runtime.workspace import FixedServices, Workspace
+from holdfast.runtime.workspace import FixedServices
 from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.testing.gates import Gate, start
 
-STAGES = ("services", "run context", "can answer", "start")
+STEPS = ("services", "run context", "can answer", "start")
 
 
 class RequestedFailure(HoldfastError):
@@ -30,7 +30,7 @@ class RequestedFailure(HoldfastError):
 
 
 class BreakableServer(ServerServices):
-    """Fails at the requested stage, and records which services are open and which were closed."""
+    """Fails at the requested step, and records which services are open and which were closed."""
 
     def __init__(self, data_dir: Path) -> None:
         self.breaks: set[str] = set()
@@ -39,8 +39,8 @@ class BreakableServer(ServerServices):
         self.answers = Gate(is_open=True)
         super().__init__(data_dir)
 
-    def fail_at(self, stage: str) -> None:
-        if stage in self.breaks:
+    def fail_at(self, step: str) -> None:
+        if step in self.breaks:
             raise RequestedFailure
 
     def workspace_services(self, record: WorkspaceRecord, *_: object) -> Any:  # noqa: ANN401 - a stand-in
@@ -121,17 +121,17 @@ async def test_failed_server_construction_releases_the_directory(
         await fixture.assert_free()
 
 
-@pytest.mark.parametrize("stage", STAGES)
-async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, stage: str) -> None:
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: LifetimeFixture, step: str) -> None:
     """The next request makes a new attempt."""
     await _leave_a_waiting_run(fixture)
     server = fixture.server()
-    server.breaks = {stage}
+    server.breaks = {step}
     for _ in range(2):
         with pytest.raises(RequestedFailure):
             await server.open_workspace(fixture.projects[0], unattended=True)
         assert server.open == []
-    assert server.closed == ([] if stage == "services" else ["one", "one"])
+    assert server.closed == ([] if step == "services" else ["one", "one"])
     server.breaks = set()
     workspace = await server.open_workspace(fixture.projects[0], unattended=True)
     assert server.open == [str(fixture.projects[0])]
@@ -145,19 +145,12 @@ async def test_a_workspace_that_cannot_be_opened_leaves_nothing_open(fixture: Li
 async def _leave_a_waiting_run(fixture: LifetimeFixture) -> None:
     """Leave a run that had not started when its server stopped."""
     server = fixture.server()
-    opened: list[Workspace] = []
-    # The lane is stopped at the moment it accepts the prompt: the run is parked.
-    workspace = await server.open_workspace(fixture.projects[0], on_busy=lambda _: _close_if_busy(opened))
-    opened.append(workspace)
+    workspace = await server.open_workspace(fixture.projects[0])
     session = await workspace.sessions.create()
     await workspace.inputs.submit(Prompt(session.id, "go", run_id=RunId("r1")))
+    # The caller of `submit` is resumed before the task of the run, and `close` stops the lane before its first await.
+    await workspace.engine.close()
     await server.close()
-
-
-def _close_if_busy(opened: list[Workspace]) -> None:
-    for workspace in opened:
-        if workspace.is_busy():
-            start(workspace.engine.close())
 
 
 @pytest.mark.parametrize("fails", ["", "close one", "close two", "close server"])

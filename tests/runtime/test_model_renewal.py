@@ -1,8 +1,17 @@
 """Repeated model selection: results are cached, changes take effect, credentials are renewed."""
 
 import asyncio
+from collections.abc import Callable
 
+import msgspec
+import pytest
+
+from holdfast.domain.settings import Selection, Settings
+from holdfast.providers.model_registry import ModelChoice, ModelRegistry
 from holdfast.providers.openai_compatible import CompatibleModel
+from holdfast.runtime import model_selection
+from holdfast.runtime.model_selection import ModelSources, SelectedModels, Size
+from holdfast.testing.gates import Gate, start
 from runtime.model_selection_home import GROQ_LARGE, ModelSelectionHome, refusal
 
 # Caching
@@ -36,6 +45,24 @@ async def test_change_takes_effect_with_the_next_call_and_can_be_reverted(home: 
     assert await home.models.large() is first, "its open connections are reused"
 
 
+async def test_the_model_that_was_unused_for_longest_is_dropped(
+    home: ModelSelectionHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_selection, "_MAX_MODELS", 2)
+    home.environment |= {"GROQ_API_KEY": "k", "DEEPSEEK_API_KEY": "k", "CEREBRAS_API_KEY": "k"}
+    first = await home.models.named("groq/openai/gpt-oss-20b")
+    await home.models.named(GROQ_LARGE)
+    assert await home.models.named("groq/openai/gpt-oss-20b") is first
+    await home.models.named("cerebras/gpt-oss-120b")
+    assert await home.models.named("groq/openai/gpt-oss-20b") is first
+
+
+async def test_an_empty_selection_is_stored_as_it_is(home: ModelSelectionHome) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    for selection in (Selection(), Selection(temperature=0.5), Selection(provider="groq")):
+        assert await home.models.check(selection) == selection
+
+
 async def test_a_key_that_is_stored_meanwhile_is_found(home: ModelSelectionHome) -> None:
     for _ in range(3):
         assert await home.large() == "demo/tour"
@@ -51,6 +78,65 @@ async def test_failure_is_not_cached(home: ModelSelectionHome) -> None:
     home.keys["groq"] = "k"
     home.stamp += 1
     assert await home.large() == GROQ_LARGE
+
+
+def find_server(home: ModelSelectionHome) -> None:
+    home.discovery.version += 1
+
+
+def store_key(home: ModelSelectionHome) -> None:
+    home.stamp += 1
+
+
+def change_settings(home: ModelSelectionHome) -> None:
+    home.set(options={"max_steps": 7})
+
+
+def change_nothing(home: ModelSelectionHome) -> None:
+    return
+
+
+@pytest.mark.parametrize("change", [find_server, store_key, change_settings, change_nothing])
+async def test_a_change_during_a_selection_is_not_missed(
+    home: ModelSelectionHome, monkeypatch: pytest.MonkeyPatch, change: Callable[[ModelSelectionHome], None]
+) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    pick, sizes, gate = home.models._pick, list[str](), Gate()
+
+    async def gated(registry: ModelRegistry, size: Size, settings: Settings) -> ModelChoice | None:
+        sizes.append(size)
+        await gate()
+        return await pick(registry, size, settings)
+
+    monkeypatch.setattr(home.models, "_pick", gated)
+    selecting = start(home.models.large())
+    await gate.reached.wait()
+    change(home)
+    gate.open()
+    await selecting
+    await home.models.large()
+    assert len(sizes) == (1 if change is change_nothing else 2)
+
+
+@pytest.mark.parametrize("work", ["selection", "renewal"])
+async def test_closing_does_not_wait_for_pending_work(
+    home: ModelSelectionHome, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    home.environment["GROQ_API_KEY"] = "k"
+    gate = Gate()
+    model = await home.models.large()
+    monkeypatch.setattr(home.models, "_load_sources", None)
+    monkeypatch.setattr(home.models, "_registry", lambda *_: gate())
+    home.stamp += 1
+    pending = start(home.models.large() if work == "selection" else home.models.renewed(model))
+    await gate.reached.wait()
+    try:
+        async with asyncio.timeout(10):
+            await home.models.close()
+        assert pending.done()
+    finally:
+        gate.open()
+        await asyncio.gather(pending, return_exceptions=True)
 
 
 # Renewal
@@ -107,3 +193,10 @@ async def test_newer_token_is_used(home: ModelSelectionHome) -> None:
     assert isinstance(fresh, CompatibleModel)
     assert fresh._access.api_key == "newer"
     assert home.commands == []
+
+
+async def test_a_refused_token_is_final_without_a_way_to_renew_it() -> None:
+    settings = msgspec.convert({"providers": {"groq": {"oauth": {"access_token": "old"}}}}, Settings)
+    models = SelectedModels(ModelSources(lambda: settings, lambda text, _: text, lambda: {}))
+    assert await models.renewed(await models.large()) is None
+    await models.close()

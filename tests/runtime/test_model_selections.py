@@ -153,7 +153,10 @@ async def test_other_missing_prerequisites(
     home: ModelSelectionHome, provider: str, settings: dict[str, Any], hint: str
 ) -> None:
     home.set(providers={provider: settings}, models={"large": {"provider": provider, "model": "m"}})
-    assert hint in str(await refusal(home))
+    error = await refusal(home)
+    assert hint in str(error)
+    assert error.trouble == ("credentials" if hint in ("AWS_PROFILE", "holdfast login mine") else "refused")
+    assert error.title == "Provider Not Ready"
 
 
 async def test_unreachable_selected_server_is_named(home: ModelSelectionHome, reserved_port: int) -> None:

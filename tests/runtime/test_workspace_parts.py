@@ -164,7 +164,7 @@ async def test_changes_are_sent_beside_the_newest_prompt() -> None:
     harness = await Harness.open(model, context_loader=found)
     for prompt in ("first", "second"):
         await harness.prompt(prompt)
-        await harness.quiet()
+        await harness.wait_until_idle()
     users = [message for message in model.requests[-1].messages if message.role == "user"]
     assert ["M file.py" in text_of(message) for message in users] == [False, True]
     await harness.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from config.settings_files import SettingsFiles
-from holdfast.config.problems import Problem
+from holdfast.config.problems import FileProblem
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.tools import Permit
 from holdfast.runtime.workspace_permissions import PermissionCheck, allows, outdated_rules, replaces, unread_rule
@@ -65,7 +65,7 @@ def test_decision_while_a_rule_cannot_be_read(files: SettingsFiles, name: str) -
     assert tuple(short(check(call)) for call in calls) == expected
     if "cannot be read" in name and "allow rule" not in name:
         verdict = check(bash(files, "make"))
-        assert verdict.why.startswith("A permission rule cannot be read, so everything but reading needs consent")
+        assert verdict.why.startswith("A permission rule is not valid, so everything except reading requires approval")
         assert verdict.saves == (), "a rule saved now could contradict the unreadable one"
 
 
@@ -94,8 +94,8 @@ def test_links_patterns_and_the_home_directory_are_looked_up(
     assert short(check(bash(files, "cat b*"))) == "allow"
 
 
-def problem(severity: str, key: str, *, hides: bool = False) -> Problem:
-    return Problem(severity, "f", 1, key, "text", hides)  # type: ignore[arg-type]
+def problem(severity: str, key: str, *, hides: bool = False) -> FileProblem:
+    return FileProblem(severity, "f", 1, key, "text", hides)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def problem(severity: str, key: str, *, hides: bool = False) -> Problem:
         ((problem("error", "permissions.ask[1]"), problem("error", "permissions.ask[0]")), 0),
     ],
 )
-def test_problems_that_make_every_call_ask(problems: tuple[Problem, ...], files: int | None) -> None:
+def test_problems_that_make_every_call_ask(problems: tuple[FileProblem, ...], files: int | None) -> None:
     assert unread_rule(problems) == (None if files is None else problems[files])
 
 

@@ -22,8 +22,8 @@ from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import FixedTools
 from holdfast.tools.question import QuestionTool
-from holdfast.tools.view import View
-from holdfast.tools.write import Write
+from holdfast.tools.view import ViewTool
+from holdfast.tools.write import WriteTool
 from server.helpers import Server, ServerDirectory, in_process_server, read_until, run_ended, server_directory
 
 __all__ = ["ApprovalClient", "approval_client", "notices", "question"]
@@ -122,7 +122,7 @@ async def approval_client(
         ran.append(line)
         return ToolOutcome(f"ran {line}")
 
-    tools = FixedTools([SimpleTool("bash", run, is_parallel=True), Write(), View(), QuestionTool()])
+    tools = FixedTools([SimpleTool("bash", run, is_parallel=True), WriteTool(), ViewTool(), QuestionTool()])
     async with (
         server_directory() as own,
         in_process_server(directory or own, ScriptedModel(_script), graces=graces, tools=tools) as server,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.testing.gates import settle_down
 from server.helpers import exchange, raw_request
 
@@ -24,7 +24,7 @@ class Clock:
         self._ahead = 0.0
         loop.time = lambda: start + (real() - start) / _SLOWDOWN + self._ahead  # type: ignore[method-assign]
 
-    async def forward(self, seconds: float, address: Address | None = None) -> None:
+    async def forward(self, seconds: float, address: ServerAddress | None = None) -> None:
         """Move the clock forward.
 
         Returns when the due callbacks have run and a server at `address` has answered a later request.

@@ -1,6 +1,6 @@
 """Requests that a browser can be made to send, or a client without the token: none may have an effect."""
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from server.helpers import raw_request
 
 __all__ = ["attempts", "with_origin"]
@@ -8,14 +8,14 @@ __all__ = ["attempts", "with_origin"]
 _CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
 
 
-def with_origin(address: Address, workspace: str, session: str, origin: str) -> bytes:
+def with_origin(address: ServerAddress, workspace: str, session: str, origin: str) -> bytes:
     """Build a prompt request of a web page that has the token."""
     body = b'{"session_id":"%s","prompt":"evil","run_id":"evil"}' % session.encode()
     headers = [f"Host: 127.0.0.1:{address.port}", f"Authorization: Bearer {address.token}", f"Origin: {origin}"]
     return raw_request(f"/v1/workspaces/{workspace}/agent", "POST", body, [*headers, "Content-Type: application/json"])
 
 
-def attempts(address: Address, workspace: str, session: str) -> dict[str, bytes]:
+def attempts(address: ServerAddress, workspace: str, session: str) -> dict[str, bytes]:
     """Return requests that a web page or a client without the token could send."""
     port, token = address.port, address.token
     host, bearer = f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {token}"

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import locate
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -22,7 +22,7 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, 
 from holdfast.domain.settings import Options
 from holdfast.engine.ports import Model, Models, Tools
 from holdfast.engine.settings import EngineSettings
-from holdfast.http11.client_messages import Head, ResponseParser
+from holdfast.http11.client_messages import ResponseHead, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
 from holdfast.protocol.bodies import AgentMessage, PromptAccepted
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
@@ -70,7 +70,7 @@ _TIMEOUT = 20.0
 
 
 class RawResponse(msgspec.Struct, frozen=True):
-    head: Head
+    head: ResponseHead
     body: bytes
 
     @property
@@ -131,8 +131,8 @@ class ServerDirectory:
         return str(path)
 
     @property
-    def address(self) -> Address:
-        return Address(path=str(self.socket))
+    def address(self) -> ServerAddress:
+        return ServerAddress(path=str(self.socket))
 
 
 @asynccontextmanager
@@ -157,11 +157,11 @@ class Server:
         self.application = application
         self.observers = observers
         self.address = directory.address
-        self.tcp: Address = Address()
+        self.tcp: ServerAddress = ServerAddress()
         self.over: asyncio.Task[None] | None = None
         self._stack = stack
 
-    async def client(self, address: Address | None = None) -> Client:
+    async def client(self, address: ServerAddress | None = None) -> Client:
         return await self._stack.enter_async_context(Client(address or self.address, seconds=_TIMEOUT))
 
     async def stop(self) -> None:
@@ -214,7 +214,7 @@ async def in_process_server(
             port = tcp.getsockname()[1]
             token = read_or_make_token(directory.data)
             guard = TokenAuth(token, [f"127.0.0.1:{port}", f"localhost:{port}"])
-            server.tcp = Address(host="127.0.0.1", port=port, token=token)
+            server.tcp = ServerAddress(host="127.0.0.1", port=port, token=token)
         listening = asyncio.Event()
         running = run_server(manager, application, sockets, guard, on_listening=listening.set, handles_signals=False)
         server.over = start(running)
@@ -257,7 +257,7 @@ async def server_process(directory: ServerDirectory, *options: str) -> AsyncIter
         await running.wait()
 
 
-async def _wait_for_response(address: Address, running: asyncio.subprocess.Process) -> None:
+async def _wait_for_response(address: ServerAddress, running: asyncio.subprocess.Process) -> None:
     while running.returncode is None:
         try:
             answer = await exchange(address, b"GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -274,13 +274,13 @@ def _poll_interval() -> float:
     return 0.01
 
 
-async def open_raw(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_raw(address: ServerAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if address.path:
         return await asyncio.open_unix_connection(address.path)
     return await asyncio.open_connection(address.host, address.port)
 
 
-async def exchange(address: Address, request: bytes) -> RawResponse:
+async def exchange(address: ServerAddress, request: bytes) -> RawResponse:
     """Send exactly these bytes and read one response."""
     reader, writer = await open_raw(address)
     try:
@@ -323,7 +323,7 @@ class RawStream:
         self.is_over = False
 
     @classmethod
-    async def open(cls, address: Address, path: str, headers: Sequence[str] = ()) -> "RawStream":
+    async def open(cls, address: ServerAddress, path: str, headers: Sequence[str] = ()) -> "RawStream":
         reader, writer = await open_raw(address)
         stream = cls(reader, writer)
         writer.write(raw_request(path, headers=headers))

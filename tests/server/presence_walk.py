@@ -40,10 +40,10 @@ from holdfast.server.presence import (
     Release,
     Retire,
     Stop,
-    View,
+    ViewSession,
     WorkBegan,
     WorkEnded,
-    Workspace,
+    WorkspacePresence,
     start,
     transition,
 )
@@ -115,7 +115,7 @@ class Walk(NamedTuple):
 
 
 def claim_of(presence: Presence, room: WorkspaceId, client: ClientId) -> Claim:
-    return presence.workspaces.get(room, Workspace()).claims.get(client, Claim())
+    return presence.workspaces.get(room, WorkspacePresence()).claims.get(client, Claim())
 
 
 def events(presence: Presence, rooms: tuple[WorkspaceId, ...]) -> Iterator[PresenceEvent]:
@@ -127,7 +127,7 @@ def events(presence: Presence, rooms: tuple[WorkspaceId, ...]) -> Iterator[Prese
         for room in rooms:
             yield from (Create(room, client), Attach(room, client), Detach(room, client), Release(room, client))
             if len(rooms) == 1:
-                yield from (View(room, client, VIEWED_SESSION), View(room, client, SessionId("")))
+                yield from (ViewSession(room, client, VIEWED_SESSION), ViewSession(room, client, SessionId("")))
             newest = claim_of(presence, room, client).generation
             yield from (HoldOver(room, client, generation) for generation in {newest, newest - 1, presence.generation})
     for room in rooms:
@@ -145,7 +145,9 @@ def refusal_of(past: History, event: PresenceEvent) -> Refuse | None:
             return Refuse("retired")
         case Attach(workspace=room) if room not in past.entered or room in past.asked:
             return Refuse("not open")
-        case View(workspace=room, client=client) if not past.claims_history.get((room, client), NO_CLAIM).streams:
+        case ViewSession(workspace=room, client=client) if not past.claims_history.get(
+            (room, client), NO_CLAIM
+        ).streams:
             return Refuse("not attached")
         case _:
             return None
@@ -164,7 +166,7 @@ def claim_history_after(story: ClaimHistory, event: PresenceEvent, timer: Arm | 
             return story._replace(streams=story.streams - 1, timer=timer)
         case Release():
             return story._replace(released=True) if story.streams else NO_CLAIM
-        case View(session=session):
+        case ViewSession(session=session):
             return story._replace(session=session or None)
         case HoldOver(generation=generation) if story.timer is not None and story.timer.generation == generation:
             return NO_CLAIM
@@ -214,7 +216,7 @@ def history_after(past: History, event: PresenceEvent, effects: tuple[Effect, ..
     refused = refusal_of(past, event)
     if isinstance(event, Create):
         past = past._replace(entered=past.entered | {event.workspace})
-    if not refused and isinstance(event, Create | Attach | Detach | Release | View | HoldOver):
+    if not refused and isinstance(event, Create | Attach | Detach | Release | ViewSession | HoldOver):
         pair = (event.workspace, event.client)
         timer = next((effect for effect in effects if isinstance(effect, Arm)), None)
         story = claim_history_after(past.claims_history.get(pair, NO_CLAIM), event, timer)

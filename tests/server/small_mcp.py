@@ -45,8 +45,8 @@ def main() -> None:
             continue
         found = answer(asked.get("method", ""), asked.get("params") or {}, place)
         error = {"error": {"code": -32601, "message": "unknown"}}
-        told = {"result": found} if found is not None else error
-        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **told}) + "\n")
+        reported = {"result": found} if found is not None else error
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reported}) + "\n")
         sys.stdout.flush()
 
 

@@ -164,11 +164,11 @@ async def test_r12_connection_reset_before_admission_is_not_local(
 ) -> None:
     """R12: its peer address is gone, and it must not be taken for a client of the Unix socket."""
     refused: list[object] = []
-    look = token_auth.TokenAuth.refusal
+    refusal = token_auth.TokenAuth.refusal
 
     def record_scope(guard: token_auth.TokenAuth, scope: Scope) -> tuple[int, bytes] | None:
-        refused.append(look(guard, scope))
-        return look(guard, scope)
+        refused.append(refusal(guard, scope))
+        return refusal(guard, scope)
 
     monkeypatch.setattr(token_auth.TokenAuth, "refusal", record_scope)
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:

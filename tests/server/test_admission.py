@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.server.http import listen, token_auth
 from holdfast.server.web import web_app
 from server.helpers import Server, exchange, in_process_server, open_raw, server_directory
@@ -107,20 +107,22 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_app, "BUNDLE", tmp_path)
 
 
-async def port_of(server: Server, kind: str) -> Address:
+async def port_of(server: Server, kind: str) -> ServerAddress:
     if kind == "api":
         return server.tcp
     opened = await server.application.web.open()
     token = opened.exchange(opened.link(()).code).token
-    return Address(host="127.0.0.1", port=opened.app.port, token=token)
+    return ServerAddress(host="127.0.0.1", port=opened.app.port, token=token)
 
 
-def filled(address: Address, text: str) -> str:
+def filled(address: ServerAddress, text: str) -> str:
     text = text.replace("<host>", f"127.0.0.1:{address.port}").replace("<port>", str(address.port))
     return text.replace("<token>", address.token).replace("<cut>", address.token[:-1])
 
 
-async def status_of(address: Address, method: str, lines: tuple[str, ...], body: str, path: str = "/v1/control") -> int:
+async def status_of(
+    address: ServerAddress, method: str, lines: tuple[str, ...], body: str, path: str = "/v1/control"
+) -> int:
     head = [filled(address, line) for line in lines]
     if body and not any(line.lower().startswith(("content-length", "transfer-encoding")) for line in lines):
         head.append(f"Content-Length: {len(body)}")
@@ -157,7 +159,7 @@ async def test_each_clause_of_admission_decides_by_itself(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["api", "page"])
 async def test_repeated_admission_header_is_refused(kind: str) -> None:
     """If a header occurs twice, intermediaries could use either value."""
-    assert set(REPEATED) == {name.decode() for name in token_auth._ONCE}
+    assert set(REPEATED) == {name.decode() for name in token_auth._SINGLE_HEADERS}
     others = {"authorization": "Authorization: Basic x", "origin": "Origin: http://evil.example", "host": "Host: x"}
     wrong = []
     async with server_directory() as directory, in_process_server(directory, with_tcp=True) as server:
@@ -267,8 +269,8 @@ async def test_environment_of_client_is_returned_over_unix_socket_only() -> None
         client, _ = await server.open_workspace()
         await client.create_workspace(directory.project("other"), env=("A=1",))
         page = await server.client(await port_of(server, "page"))
-        for asker, expected in ((client, ("A=1",)), (await server.client(server.tcp), ()), (page, ())):
-            assert [item.env for item in await asker.list_workspaces()] == [(), expected]
+        for requester, expected in ((client, ("A=1",)), (await server.client(server.tcp), ()), (page, ())):
+            assert [item.env for item in await requester.list_workspaces()] == [(), expected]
 
 
 async def test_links_are_created_and_revoked_over_unix_socket_only() -> None:

@@ -71,11 +71,11 @@ async def test_work_during_close_reopens_workspace_unchanged(fails: bool, monkey
         monkeypatch.setattr(manager.services, "close_workspace", close)
         monkeypatch.setattr(manager.services, "open_workspace", found)
         seen: list[tuple[bool, bool, tuple[str, ...]]] = []
-        told = manager.apply
+        reported = manager.apply
 
         def noted(event: Any) -> None:  # noqa: ANN401
             seen.extend((handle.yolo, handle.debug, handle.env) for handle in manager.handles)
-            told(event)
+            reported(event)
 
         monkeypatch.setattr(manager, "apply", noted)
         gate.open()

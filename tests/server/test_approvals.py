@@ -281,10 +281,10 @@ async def test_c55_server_stop_withdraws_open_requests() -> None:
         run = await one.bash(session, "make")
         await one.pending_permissions()
         handle = one.server.manager.handles[0]
-        heard = handle.workspace.bus.subscribe(0)
+        received = handle.workspace.bus.subscribe(0)
         await handle.workspace.close()
         events = []
-        while frames := await heard.take():
+        while frames := await received.take():
             events += [frame.event for frame in frames]
         kinds = [event for event in events if isinstance(event, PermissionNotificationEvent | RunCompleteEvent)]
         assert isinstance(kinds[-2], PermissionNotificationEvent)
@@ -402,7 +402,7 @@ async def test_saved_rule_of_earlier_version_for_relative_program_is_requested_a
         (ask,) = await one.pending_permissions()
         problems = await one.client.config_problems(one.workspace)
         assert [(item.severity, item.line) for item in problems] == [("warning", 4)]
-        assert "asked about once more" in problems[0].text
+        assert "requested once more" in problems[0].text
         assert await one.grant(ask, "allow_always")
         await one.events_until_end(run)
         new = f"bash(./run.sh) in {project} using {project}/run.sh"
@@ -426,7 +426,7 @@ async def test_saved_rule_of_earlier_version_for_relative_program_is_requested_a
         ("permissions.allow", ["bash(x"], "has no effect as it is written"),
         ("permissions.dney", ["bash"], "did you mean deny"),
         ("hooks.PreToolUs", [{"command": "x"}], "did you mean PreToolUse"),
-        ("hooks.PreToolUse", [{"command": "x", "matcher": "["}], "no regular expression"),
+        ("hooks.PreToolUse", [{"command": "x", "matcher": "["}], "not a regular expression"),
         ("tools.grep.timeuot", 3, "did you mean timeout"),
         ("options.disabled_tools", ["bahs"], "did you mean bash"),
     ],

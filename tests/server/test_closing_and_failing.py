@@ -107,11 +107,11 @@ async def test_failed_request_checks_storage_only_after_storage_errors(monkeypat
     monkeypatch.setattr(helpers, "HANDLERS", {**HANDLERS, "list_workspaces": fail_request})
     async with server_directory() as directory, in_process_server(directory, graces=NO_PERIODIC_CHECK) as server:
         looks: list[int] = []
-        look = server.manager.ledger.problem
+        original = server.manager.ledger.problem
 
         async def problem() -> str:
             looks.append(0)
-            return await look()
+            return await original()
 
         monkeypatch.setattr(server.manager.ledger, "problem", problem)
         seen = []
@@ -181,9 +181,9 @@ async def test_closing_server_ends_connections_after_due_response(state: str) ->
         reader, writer = await open_raw(directory.address)
         await until(lambda: len(list(server.connections)) == 1)
         writer.write(before)
-        said = b""
+        output = b""
         if state == "answered and kept":
-            said = await reader.readuntil(b"ok")
+            output = await reader.readuntil(b"ok")
         elif state.startswith("asked"):
             await gate.reached.wait()
         await settle_down()
@@ -191,9 +191,9 @@ async def test_closing_server_ends_connections_after_due_response(state: str) ->
         await asyncio.sleep(0)
         writer.write(after)
         gate.open()
-        said += await asyncio.wait_for(reader.read(), TIMEOUT)
+        output += await asyncio.wait_for(reader.read(), TIMEOUT)
         await asyncio.wait_for(ending, TIMEOUT)
-        assert said.count(b"200 OK") == said.count(b"\r\n\r\nok") == answers
-        assert said.count(b"connection: close") == (answers if state.startswith("asked") else 0)
+        assert output.count(b"200 OK") == output.count(b"\r\n\r\nok") == answers
+        assert output.count(b"connection: close") == (answers if state.startswith("asked") else 0)
         writer.close()
         listener.close()

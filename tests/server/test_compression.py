@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.server.http.application import accepts_gzip
 from server.helpers import RawResponse, RawStream, exchange, in_process_server, raw_request, server_directory
 
@@ -25,14 +25,14 @@ def test_accept_encoding_in_several_headers() -> None:
     assert not accepts_gzip([])
 
 
-def headers_for(address: Address, accepted: str) -> list[str]:
+def headers_for(address: ServerAddress, accepted: str) -> list[str]:
     lines = [f"Accept-Encoding: {accepted}"]
     if address.port:
         lines += [f"Host: 127.0.0.1:{address.port}", f"Authorization: Bearer {address.token}"]
     return lines
 
 
-async def get(address: Address, path: str, accepted: str = "gzip") -> RawResponse:
+async def get(address: ServerAddress, path: str, accepted: str = "gzip") -> RawResponse:
     return await exchange(address, raw_request(path, headers=headers_for(address, accepted)))
 
 

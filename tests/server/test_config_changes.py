@@ -94,7 +94,7 @@ async def test_token_without_refresh_support_is_not_reported_as_missing() -> Non
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         asked = {"scope": 0, "provider_id": "mine"}
-        with pytest.raises(ServerProblem, match="Nobody has signed in"):
+        with pytest.raises(ServerProblem, match="Not signed in"):
             await client.config_refresh_oauth(workspace, asked)
         await client.config_provider_key(workspace, TOKEN)
         with pytest.raises(ServerProblem, match="sign in again"):

@@ -8,7 +8,7 @@ from client.scripted_server import Exchange, ScriptedServer, answer
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.request import OpenResponse
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.stream import EventStream
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener
@@ -39,9 +39,9 @@ async def test_response_in_flight_at_shutdown_is_last_on_its_connection() -> Non
         ending = start(server.stop(TIMEOUT))
         await asyncio.sleep(0)
         gate.open()
-        said = await asyncio.wait_for(reader.read(), TIMEOUT)
-        assert said.endswith(b"\r\n\r\nok")
-        assert b"connection: close" in said
+        output = await asyncio.wait_for(reader.read(), TIMEOUT)
+        assert output.endswith(b"\r\n\r\nok")
+        assert b"connection: close" in output
         await ending
         writer.close()
         listener.close()
@@ -147,7 +147,7 @@ async def test_requests_use_new_address_despite_kept_connections() -> None:
         await client.health()
         client.address = new
         await client.health()
-        client.address = Address(path=new.path)
+        client.address = ServerAddress(path=new.path)
         await client.health()
         assert asked == ["old", "new", "new"]
 

@@ -149,10 +149,10 @@ def test_next_due_is_earlier_of_two_timers() -> None:
 def _kinds(stream: RawStream) -> list[tuple[str, str]]:
     found = []
     for event in stream.events:
-        said = json.loads(event.data)
-        if said["type"].startswith(("permission", "question")):
-            payload = said["payload"]["payload"]
-            found.append((said["type"], str(payload.get("id") or payload.get("batch_id"))))
+        output = json.loads(event.data)
+        if output["type"].startswith(("permission", "question")):
+            payload = output["payload"]["payload"]
+            found.append((output["type"], str(payload.get("id") or payload.get("batch_id"))))
     return found
 
 

@@ -120,7 +120,7 @@ async def test_failing_check_does_not_affect_others(monkeypatch: pytest.MonkeyPa
     chosen = {"one": breaks, "two": complains, "three": hangs, "settings": doctor.CHECKS["settings"]}
     async with server_directory() as directory, in_process_server(directory) as server:
         await server.open_workspace()
-        findings = (await doctor.look(server.manager.handles[0], chosen, limit=0.05)).findings
+        findings = (await doctor.run_checks(server.manager.handles[0], chosen, limit=0.05)).findings
     assert [(item.area, item.severity) for item in findings[:3]] == [
         (name, "error") for name in ("one", "two", "three")
     ]

@@ -109,9 +109,9 @@ async def test_sandbox_state_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     assert await findings(SandboxState("workspace", "landlock")) == [("ok", "on, by landlock; the network is open.")]
     for why in ("", "no namespaces."):
-        monkeypatch.setattr(checks, "why_not", lambda why=why, **_: why)
+        monkeypatch.setattr(checks, "unavailable_reason", lambda why=why, **_: why)
         ((severity, what),) = await findings(SandboxState())
-        assert (severity, "switched on here" in what, f"here: {why}" in what) == ("note", not why, bool(why))
+        assert (severity, "can be enabled here" in what, f"here: {why}" in what) == ("note", not why, bool(why))
 
 
 class Model:
@@ -137,7 +137,7 @@ class Model:
 
 async def test_model_responses_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the two is requested once; one model in both roles is requested once."""
-    monkeypatch.setattr(checks, "_ANSWER", 0.01)
+    monkeypatch.setattr(checks, "_ANSWER_TIMEOUT", 0.01)
 
     async def findings(large: Model | None, small: Model | None) -> list[tuple[str, str]]:
         def choose(model: Model | None) -> Any:  # noqa: ANN401
@@ -166,7 +166,7 @@ async def test_model_responses_are_reported(monkeypatch: pytest.MonkeyPatch) -> 
     ]
     scripted = Model("tour", is_scripted=True)
     ((severity, what),) = await findings(scripted, scripted)
-    assert (severity, "plays a script" in what) == ("warning", True)
+    assert (severity, "is the scripted model" in what) == ("warning", True)
 
 
 async def _doctor(files: dict[str, str], areas: str, *, trusts: bool = False) -> list[Finding]:
@@ -210,7 +210,7 @@ class Choice:
             False,
             [
                 ("settings", "ok", "1 file, no problems."),
-                ("trust", "ok", "The project's settings are in force: nothing in them needs trust."),
+                ("trust", "ok", "The project's settings are in effect: none of them needs trust."),
             ],
         ),
         (
@@ -257,7 +257,7 @@ EXTENSION_FILES = {
 }
 
 
-NO_MODEL = "model: There is no such model. Until then the usual one is asked."
+NO_MODEL = "model: There is no such model. Until then the default model is used."
 UNTRUSTED = "the project's file is not trusted."
 
 
@@ -268,8 +268,8 @@ async def test_extension_files_are_reported(trusts: bool) -> None:
     findings = [(item.area, item.severity, item.what, item.file.rpartition("/")[2], item.line) for item in found]
     skills = [item for item in findings if item[0] == "skills"]
     assert skills[0][1:3] == ("ok", f"{2 if trusts else 3} skills, no problems.")
-    assert skills[1] == ("skills", "note", "tidy stands below another of the same name.", "SKILL.md", 0)
-    off = ("skills", "note", "off is switched off by disabled_skills.", "", 0)
+    assert skills[1] == ("skills", "note", "tidy is overridden by another one of the same name.", "SKILL.md", 0)
+    off = ("skills", "note", "off is disabled by disabled_skills.", "", 0)
     assert skills[2:] == [off] * trusts
     looks = f"looker is read-only and uses the default model: {UNTRUSTED}"
     withheld = {
@@ -284,14 +284,14 @@ async def test_extension_files_are_reported(trusts: bool) -> None:
         *([("hooks", "ok", "1 hook, no problems.", "", 0)] if trusts else withheld["hooks"]),
         ("commands", "warning", NO_MODEL, "wrong.md", 3),
         *([] if trusts else withheld["commands"]),
-        ("commands", "note", "right stands below another of the same name.", "right.md", 0),
+        ("commands", "note", "right is overridden by another one of the same name.", "right.md", 0),
         ("agents", "warning", NO_MODEL, "looker.md", 4),
         ("agents", "warning", missing, "looker.md", 5),
         *([] if trusts else withheld["agents"]),
     ]
     assert not any(item.what_to_do for item in found if UNTRUSTED not in item.what), "only errors keep a file out"
     todo = {item.what_to_do for item in found if UNTRUSTED in item.what}
-    assert todo == (set() if trusts else {"Look at it, then: holdfast trust."})
+    assert todo == (set() if trusts else {"Review it, then: holdfast trust."})
 
 
 DUPLICATE_NOTES = "---\nname: twice\ndescription: is there twice\n---\nDo.\n"
@@ -306,7 +306,7 @@ DUPLICATES = {
 @pytest.mark.parametrize("area", DUPLICATES)
 async def test_hidden_file_of_same_name_is_reported(area: str) -> None:
     hidden, shown = DUPLICATES[area]
-    below = ("note", "twice stands below another of the same name.", hidden)
+    below = ("note", "twice is overridden by another one of the same name.", hidden)
     for files, expected in (((hidden, shown), [below]), ((hidden,), []), ((shown,), [])):
         found = await _doctor(dict.fromkeys(files, DUPLICATE_NOTES), area, trusts=True)
         assert [(item.severity, item.what, item.file) for item in found if item.severity != "ok"] == expected
@@ -325,6 +325,6 @@ async def test_project_without_extensions_and_project_with_only_invalid_ones() -
     assert places == [("settings", "ok", ""), ("hooks", "error", "holdfast.toml"), ("agents", "error", "bad.md")]
     todo = {item.area: item.what_to_do for item in found if item.severity == "error"}
     assert todo == {
-        "hooks": "Mend the file; until then it is not run.",
-        "agents": "Mend the file; until then it is left out.",
+        "hooks": "Correct the file; until then it is not run.",
+        "agents": "Correct the file; until then it is ignored.",
     }

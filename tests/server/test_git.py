@@ -107,10 +107,10 @@ async def test_git_changes_are_added_to_first_message_only() -> None:
     first, second = model.requests
     assert "Git branch: trunk, commit " in first.system
     assert "new.txt" not in first.system
-    told = texts(first.messages[0])
-    assert "one" in told
+    reported = texts(first.messages[0])
+    assert "one" in reported
     for fact in ("?? new.txt", "first words"):
-        assert fact in told
+        assert fact in reported
     assert second.messages[0] == first.messages[0]
     assert "<git-status>" not in texts(second.messages[-1])
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.ids import SessionId
 from holdfast.engine.approvals import Approvals
 from server.helpers import (
@@ -26,7 +26,7 @@ TIMEOUT = 20.0
 LONG = 3_600.0
 
 
-async def send_and_half_close(address: Address, request: bytes) -> bytes:
+async def send_and_half_close(address: ServerAddress, request: bytes) -> bytes:
     """Send a request, shut down the writing side at once, and return the whole response."""
     reader, writer = await open_raw(address)
     writer.write(request)
@@ -37,7 +37,7 @@ async def send_and_half_close(address: Address, request: bytes) -> bytes:
         writer.close()
 
 
-def over(server: Server, kind: str) -> tuple[Address, list[str]]:
+def over(server: Server, kind: str) -> tuple[ServerAddress, list[str]]:
     if kind == "socket":
         return server.address, []
     return server.tcp, [f"Host: 127.0.0.1:{server.tcp.port}", f"Authorization: Bearer {server.tcp.token}"]

@@ -165,23 +165,23 @@ async def _send_until_closed(writer: asyncio.StreamWriter) -> None:
 async def test_reading_pauses_while_responses_are_unread() -> None:
     """The unsent responses must stay bounded; when the client reads, every accepted request is answered."""
     async with server_directory() as directory, in_process_server(directory):
-        with socket.socket(socket.AF_UNIX) as asker:
-            asker.connect(str(directory.socket))
-            asker.setblocking(False)
+        with socket.socket(socket.AF_UNIX) as requester:
+            requester.connect(str(directory.socket))
+            requester.setblocking(False)
             loop = asyncio.get_running_loop()
             with pytest.raises(TimeoutError):
-                await _send_requests(asker)
-            asker.shutdown(socket.SHUT_WR)
+                await _send_requests(requester)
+            requester.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(TIMEOUT):
-                while await loop.sock_recv(asker, 1 << 20):
+                while await loop.sock_recv(requester, 1 << 20):
                     pass
 
 
-async def _send_requests(asker: socket.socket) -> None:
+async def _send_requests(requester: socket.socket) -> None:
     """Send far more requests than a connection can buffer."""
     for _ in range(1_000):
         async with asyncio.timeout(1):
-            await asyncio.get_running_loop().sock_sendall(asker, VERSION * 1_000)
+            await asyncio.get_running_loop().sock_sendall(requester, VERSION * 1_000)
 
 
 async def test_trailers_are_not_headers() -> None:

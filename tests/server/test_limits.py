@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from server.helpers import exchange, in_process_server, open_raw, raw_request, server_directory
 
 TIMEOUT = 20.0
@@ -12,7 +12,7 @@ STREAMS = 28
 """With 64 descriptors 32 connections over the unix socket are allowed, of which 4 are reserved."""
 
 
-async def _opened(address: Address, request: bytes, until: bytes) -> tuple[bytes, asyncio.StreamWriter]:
+async def _opened(address: ServerAddress, request: bytes, until: bytes) -> tuple[bytes, asyncio.StreamWriter]:
     """Send a request on a connection that stays open. Returns its status line as soon as `until` was received."""
     reader, writer = await open_raw(address)
     writer.write(request)

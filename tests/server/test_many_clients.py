@@ -94,14 +94,14 @@ async def test_c59_last_update_precedes_run_end_with_its_text(form: str) -> None
         while len(ended) < 50:
             await raw.more()
             for event in raw.events[seen:]:
-                told = json.loads(event.data)
-                inner = told["payload"].get("payload", {})
-                if told["type"] == "message" and inner["role"] == "assistant":
+                reported = json.loads(event.data)
+                inner = reported["payload"].get("payload", {})
+                if reported["type"] == "message" and inner["role"] == "assistant":
                     assert inner["run_id"] not in ended
                     last[inner["run_id"]] = "".join(
                         part["data"]["text"] for part in inner["parts"] if part["type"] == "text"
                     )
-                if told["type"] == "run_complete":
+                if reported["type"] == "run_complete":
                     assert last[inner["run_id"]] == inner["text"] == f"echo: prompt number {inner['run_id'][1:]}"
                     ended.add(inner["run_id"])
             seen = len(raw.events)
@@ -139,8 +139,8 @@ async def test_c50_stock_stream_has_bounded_number_of_whole_messages() -> None:
         texts = [
             "".join(part["data"]["text"] for part in inner["parts"] if part["type"] == "text")
             for item in raw.events
-            if (told := json.loads(item.data))["type"] == "message"
-            and (inner := told["payload"]["payload"])["role"] == "assistant"
+            if (reported := json.loads(item.data))["type"] == "message"
+            and (inner := reported["payload"]["payload"])["role"] == "assistant"
         ]
         assert texts == sorted(texts, key=len)
         assert len(texts[-1]) == size

@@ -45,8 +45,8 @@ async def test_saved_rule_is_in_workspace_settings_and_published() -> None:
             run = await here.bash(await here.session(), "make")
             (ask,) = await here.pending_permissions()
             assert await here.grant(ask, "allow_always")
-            told = await read_until(events, lambda item: isinstance(item.event, ConfigChangedEvent))
-            assert here.workspace in str(told[-1].event)
+            reported = await read_until(events, lambda item: isinstance(item.event, ConfigChangedEvent))
+            assert here.workspace in str(reported[-1].event)
             await here.events_until_end(run)
         assert _saved_rules(first) == []
         assert _saved_rules(here) == list(ask.rules)
@@ -78,10 +78,10 @@ async def test_mcp_servers_start_with_workspace_and_their_state_is_published() -
         async with first.client.events(first.workspace, since=0) as events:
             await read_until(events, lambda item: isinstance(item.event, HelloEvent))
             await first.client.config_set(first.workspace, "mcp.gone", {"type": "http", "url": "http://127.0.0.1:9/"})
-            told = await read_until(
+            reported = await read_until(
                 events, lambda item: isinstance(item.event, McpEvent) and "error" in str(item.event)
             )
-            assert "gone" in str(told[-1].event)
+            assert "gone" in str(reported[-1].event)
         other = await _open_other(first, "other")
         await _has_failed(other, other.workspace)
 
@@ -99,9 +99,9 @@ async def test_flags_of_creating_client_apply_and_are_returned(skips: bool) -> N
         project = first.server.directory.project("other")
         env = ("COLOUR=red",)
         made = await first.client.create_workspace(project, yolo=skips, debug=skips, env=env)
-        told = await first.client.get_workspace(made.id)
-        assert (told.path, told.yolo, told.debug, told.env) == (project, skips, skips, env)
-        assert told.data_dir == str(first.server.directory.data / "workspaces" / made.id)
+        reported = await first.client.get_workspace(made.id)
+        assert (reported.path, reported.yolo, reported.debug, reported.env) == (project, skips, skips, env)
+        assert reported.data_dir == str(first.server.directory.data / "workspaces" / made.id)
         here = ApprovalClient(first.server, first.client, made.id, first.ran)
         run = await here.bash(await here.session(), "line")
         if not skips:

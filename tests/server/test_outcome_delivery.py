@@ -56,8 +56,8 @@ async def test_c32_acceptance_is_in_response_and_outcome_in_events() -> None:
             assert (await client.cancel_session(workspace, session)).cancelled == ("r2",)
             seen += await read_until(events, run_ended("r2"))
             assert _outcome(seen[-1]) == ("cancelled", "")
-            told = {item.event.change.object.run_id for item in seen if isinstance(item.event, RunEvent)}
-            assert told == {"r1", "r2"}
+            reported = {item.event.change.object.run_id for item in seen if isinstance(item.event, RunEvent)}
+            assert reported == {"r1", "r2"}
         assert {end.run_id for end in await collect_run_ends(client, workspace, ["r1", "r2"])} == {"r1", "r2"}
 
 

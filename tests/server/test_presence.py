@@ -30,10 +30,10 @@ from holdfast.server.presence import (
     Release,
     Retire,
     Stop,
-    View,
+    ViewSession,
     WorkBegan,
     WorkEnded,
-    Workspace,
+    WorkspacePresence,
     attached,
     is_idle,
     start,
@@ -60,7 +60,7 @@ def at(*events: PresenceEvent, presence: Presence = STAYS) -> Presence:
 
 
 def claim(presence: Presence, client: ClientId = A, workspace: WorkspaceId = W) -> Claim | None:
-    return presence.workspaces.get(workspace, Workspace()).claims.get(client)
+    return presence.workspaces.get(workspace, WorkspacePresence()).claims.get(client)
 
 
 # Claims
@@ -118,7 +118,7 @@ def test_end_of_last_stream_begins_detach_grace() -> None:
 
 
 def test_return_within_detach_grace_keeps_workspace_and_session() -> None:
-    presence, effects = after(at(Create(W, A), Attach(W, A), View(W, A, S), Detach(W, A)), Attach(W, A))
+    presence, effects = after(at(Create(W, A), Attach(W, A), ViewSession(W, A, S), Detach(W, A)), Attach(W, A))
     assert (claim(presence), effects) == (Claim(streams=1, generation=2, session=S), ())
     assert after(presence, HoldOver(W, A, 2)) == (presence, ())
 
@@ -161,7 +161,9 @@ def test_release_of_unknown_client_has_no_effect() -> None:
 
 
 def test_released_client_that_returns_has_new_claim() -> None:
-    presence = at(Create(W, A), Attach(W, A), View(W, A, S), Create(W, B), Release(W, A), Detach(W, A), Attach(W, A))
+    presence = at(
+        Create(W, A), Attach(W, A), ViewSession(W, A, S), Create(W, B), Release(W, A), Detach(W, A), Attach(W, A)
+    )
     assert claim(presence) == Claim(streams=1)
 
 
@@ -202,22 +204,22 @@ def test_the_newest_retired_clients_are_remembered() -> None:
 
 def test_viewing_needs_a_stream() -> None:
     for presence in (STAYS, at(Create(W, A)), at(Create(W, A), Attach(W, A), Detach(W, A)), at(Create(W, B))):
-        assert after(presence, View(W, A, S)) == (presence, (Refuse("not attached"),))
+        assert after(presence, ViewSession(W, A, S)) == (presence, (Refuse("not attached"),))
 
 
 def test_the_attached_clients_of_a_session_are_counted() -> None:
     presence = at(Create(W, A), Attach(W, A), Attach(W, A), Attach(W, B))
     assert attached(presence, W, S) == 0
-    presence = at(View(W, A, S), View(W, B, S), presence=presence)
+    presence = at(ViewSession(W, A, S), ViewSession(W, B, S), presence=presence)
     assert (attached(presence, W, S), attached(presence, V, S)) == (2, 0)
-    presence = at(View(W, A, T), presence=presence)
+    presence = at(ViewSession(W, A, T), presence=presence)
     assert (attached(presence, W, S), attached(presence, W, T)) == (1, 1)
-    presence = at(View(W, A, SessionId("")), Detach(W, B), presence=presence)
+    presence = at(ViewSession(W, A, SessionId("")), Detach(W, B), presence=presence)
     assert (attached(presence, W, S), attached(presence, W, T), attached(presence, W, SessionId(""))) == (0, 0, 0)
 
 
 def test_viewed_session_ends_with_claim() -> None:
-    presence = at(Create(W, B), Attach(W, A), View(W, A, S), Detach(W, A), HoldOver(W, A, 2), Attach(W, A))
+    presence = at(Create(W, B), Attach(W, A), ViewSession(W, A, S), Detach(W, A), HoldOver(W, A, 2), Attach(W, A))
     assert (claim(presence), attached(presence, W, S)) == (Claim(streams=1), 0)
 
 
@@ -248,7 +250,7 @@ def test_c39_return_during_work_keeps_workspace() -> None:
 def test_work_keeps_a_workspace_that_recovery_opened() -> None:
     """No client has requested it; its unfinished runs continue, and it closes after them."""
     presence, effects = after(STAYS, Opened(W))
-    assert (presence.workspaces, effects) == ({W: Workspace(working=True)}, ())
+    assert (presence.workspaces, effects) == ({W: WorkspacePresence(working=True)}, ())
     assert after(presence, WorkEnded(W))[1] == (CloseWorkspace(W),)
     assert after(STAYS, Opened(W, working=False))[1] == (CloseWorkspace(W),)
 
@@ -259,7 +261,7 @@ def test_a_client_joins_a_workspace_that_recovery_opened() -> None:
 
 def test_work_may_begin_before_the_first_create() -> None:
     presence = at(CreateBegan(A), WorkBegan(W), Create(W, A), CreateOver())
-    assert presence.workspaces == {W: Workspace(claims={A: Claim(hold="create", generation=1)}, working=True)}
+    assert presence.workspaces == {W: WorkspacePresence(claims={A: Claim(hold="create", generation=1)}, working=True)}
 
 
 def test_create_during_close_reopens_workspace() -> None:
@@ -267,7 +269,7 @@ def test_create_during_close_reopens_workspace() -> None:
     assert effects == (Arm(W, B, 2, "create"), OpenWorkspace(W))
     presence, effects = after(presence, Opened(W, working=False), Attach(W, B))
     assert effects == ()
-    assert presence.workspaces == {W: Workspace(claims={B: Claim(streams=1, generation=2)})}
+    assert presence.workspaces == {W: WorkspacePresence(claims={B: Claim(streams=1, generation=2)})}
 
 
 def test_work_during_close_reopens_workspace() -> None:
@@ -283,7 +285,7 @@ def test_departure_before_end_of_close_changes_nothing() -> None:
 def test_departure_during_reopen_closes_workspace_afterwards() -> None:
     opening = at(Create(W, A), Release(W, A), Create(W, B), Closed(W))
     presence, effects = after(opening, Release(W, B))
-    assert (presence.workspaces[W], effects) == (Workspace("opening"), ())
+    assert (presence.workspaces[W], effects) == (WorkspacePresence("opening"), ())
     assert after(presence, Opened(W, working=False))[1] == (CloseWorkspace(W),)
 
 

@@ -28,9 +28,9 @@ from holdfast.server.presence import (
     Release,
     Retire,
     Stop,
-    View,
+    ViewSession,
     WorkEnded,
-    Workspace,
+    WorkspacePresence,
     attached,
     is_idle,
     transition,
@@ -53,8 +53,8 @@ def test_presence_matches_history() -> None:
         for pair, claim in claims.items():
             story = now.claims_history[pair]
             hold = None if story.timer is None else story.timer.grace
-            told = (story.streams, hold, story.released, story.session)
-            assert (claim.streams, claim.hold, claim.released, claim.session) == told, edge
+            reported = (story.streams, hold, story.released, story.session)
+            assert (claim.streams, claim.hold, claim.released, claim.session) == reported, edge
             assert story.timer is None or story.timer.generation == claim.generation, edge
             assert (story.timer is None) == (story.streams > 0), edge
         assert {*after.retired} == now.retired, edge
@@ -146,7 +146,7 @@ def test_refusal_has_correct_reason_and_no_effect() -> None:
             continue
         if isinstance(edge.event, Create) and edge.event.workspace not in edge.past.entered:
             assert edge.effects == (refusal, CloseWorkspace(edge.event.workspace)), edge
-            assert edge.after.workspaces[edge.event.workspace] == Workspace("closing"), edge
+            assert edge.after.workspaces[edge.event.workspace] == WorkspacePresence("closing"), edge
         else:
             assert (edge.after, edge.effects) == (edge.presence, (refusal,)), edge
 
@@ -188,7 +188,7 @@ def test_event_changes_only_claims_it_names() -> None:
             if room not in after.workspaces or after.workspaces[room].claims == here.claims:
                 continue
             changed = {c for c in CLIENTS if here.claims.get(c) != after.workspaces[room].claims.get(c)}
-            assert isinstance(event, Create | Attach | Detach | Release | View | HoldOver | Retire), edge
+            assert isinstance(event, Create | Attach | Detach | Release | ViewSession | HoldOver | Retire), edge
             assert changed == {event.client}, edge
             assert isinstance(event, Retire) or event.workspace == room, edge
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
 from holdfast.client.events import StreamEvent
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.events import MessageDeltaEvent, MessageEvent, MessagePartEvent
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.domain.messages import text_of
@@ -102,12 +102,12 @@ async def test_c55_sigkill_during_stream() -> None:
             kept = text_of(next(item for item in messages if item.role == "assistant" and item.run_id == "r1"))
             assert kept.startswith("word1 word2 word3")
             assert len(kept.split()) >= 20
-            told = [
+            reported = [
                 text_of(item.event.change.object)
                 for item in items
                 if isinstance(item.event, MessageEvent) and item.event.change.object.run_id == "r1"
             ]
-            assert told[-1] == kept
+            assert reported[-1] == kept
 
 
 async def test_c55_waiting_run_continues_without_clients() -> None:
@@ -129,10 +129,10 @@ async def test_r8_second_server_is_refused() -> None:
             second = await asyncio.create_subprocess_exec(
                 *SERVE, *command, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
             )
-            _, said = await asyncio.wait_for(second.communicate(), 20)
+            _, output = await asyncio.wait_for(second.communicate(), 20)
             assert second.returncode == 1
-            assert b"Traceback" not in said
-            assert b"Holdfast server" in said
+            assert b"Traceback" not in output
+            assert b"Holdfast server" in output
         await client.health()
 
 
@@ -144,9 +144,9 @@ async def test_r12_tcp_start_prints_token_path_not_token(reserved_port: int) -> 
             token = (directory.data / "token").read_text().strip()
             assert stat.S_IMODE((directory.data / "token").stat().st_mode) == 0o600
             with pytest.raises(ServerProblem) as caught:
-                await Client(Address(host="127.0.0.1", port=port, token="x" * 43)).version()
+                await Client(ServerAddress(host="127.0.0.1", port=port, token="x" * 43)).version()
             assert caught.value.status == 401
-            async with Client(Address(host="127.0.0.1", port=port, token=token)) as client:
+            async with Client(ServerAddress(host="127.0.0.1", port=port, token=token)) as client:
                 assert (await client.version()).pid == server.process.pid
             log = server.log.read_text()
             assert str(directory.data / "token") in log

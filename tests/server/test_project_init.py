@@ -97,8 +97,8 @@ async def test_unwritable_init_mark_is_reported_without_effect() -> None:
             data.unlink()
             await client.init_project(workspace)
             await client.create_session(workspace)
-            told = await read_until(events, lambda item: item.number is not None)
-        assert sum(isinstance(item.event, ConfigChangedEvent) for item in told) == 1
+            reported = await read_until(events, lambda item: item.number is not None)
+        assert sum(isinstance(item.event, ConfigChangedEvent) for item in reported) == 1
         assert not await _asks(client, workspace)
 
 

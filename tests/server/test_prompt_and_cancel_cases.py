@@ -131,15 +131,20 @@ async def test_c31_ids_errors_and_cancelled_survive_the_wire() -> None:
             items = await read_until(events, run_ended("Run.1_-x"))
         end = items[-1].event
         assert isinstance(end, RunCompleteEvent)
-        told = end.change.object
-        assert (told.run_id, told.session_id, told.outcome, told.cancelled) == ("Run.1_-x", session, "failed", False)
-        assert "It broke: <&> “quoted” \n next" in told.error
+        reported = end.change.object
+        assert (reported.run_id, reported.session_id, reported.outcome, reported.cancelled) == (
+            "Run.1_-x",
+            session,
+            "failed",
+            False,
+        )
+        assert "It broke: <&> “quoted” \n next" in reported.error
         notices = [item.event.change.object for item in items if isinstance(item.event, AgentEvent)]
         assert [(notice.run_id, notice.session_id) for notice in notices if notice.type == "error"] == [
             ("Run.1_-x", session)
         ]
         stored = await client.get_run(workspace, RunId("Run.1_-x"))
-        assert (stored.outcome, stored.error) == ("failed", told.error)
+        assert (stored.outcome, stored.error) == ("failed", reported.error)
 
 
 async def test_c33_202_precedes_release_of_run() -> None:

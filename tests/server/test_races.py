@@ -64,8 +64,8 @@ async def ends_of(client: Client, workspace: WorkspaceId, expected: int) -> dict
 
     def note(item: StreamEvent) -> bool:
         if isinstance(item.event, RunCompleteEvent):
-            told = item.event.change.object
-            ends.setdefault(told.run_id, []).append(told.outcome)
+            reported = item.event.change.object
+            ends.setdefault(reported.run_id, []).append(reported.outcome)
         return len(ends) == expected
 
     async with client.events(workspace, since=0) as events:

@@ -25,7 +25,7 @@ from server.test_route_effects_more import settings
 
 Row = Callable[[Api], Awaitable[None]]
 FIELDS: dict[str, Row] = {}
-STRANGER = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
+UNKNOWN_CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
 
 
 def row(*names: str) -> Callable[[Row], Row]:
@@ -48,7 +48,7 @@ def wanted() -> set[str]:
 
 async def made(api: Api, name: str, **more: object) -> tuple[dict[str, Any], Any]:
     """Create a second workspace. Returns the response and the handle in the server."""
-    body = {"path": api.server.directory.project(name), "client_id": STRANGER, **more}
+    body = {"path": api.server.directory.project(name), "client_id": UNKNOWN_CLIENT, **more}
     answer = await api.expect_ok("create_workspace", body)
     return answer, api.server.manager.handle(answer["id"])
 
@@ -58,7 +58,7 @@ async def made(api: Api, name: str, **more: object) -> tuple[dict[str, Any], Any
 
 @row("create_workspace.path", "create_workspace.client_id")
 async def needed(api: Api) -> None:
-    assert "path is required" in await api.expect_error(400, "create_workspace", {"client_id": STRANGER})
+    assert "path is required" in await api.expect_error(400, "create_workspace", {"client_id": UNKNOWN_CLIENT})
     assert "client_id" in await api.expect_error(400, "create_workspace", {"path": api.server.directory.project("x")})
     assert len(api.server.manager.handles) == 1
 
@@ -146,8 +146,8 @@ async def plain_prompts(api: Api) -> None:
     assert "empty" in await api.expect_error(400, "send_prompt", {"session_id": session})
     plain = await accepted(api, session)
     assert (len(plain.run_id) >= 16, plain.client_id, plain.interactive, plain.yolo) == (True, "", True, False)
-    full = await accepted(api, session, run_id="r1", client_id=STRANGER, interactive=True, yolo=True)
-    assert (full.run_id, full.client_id, full.interactive, full.yolo) == ("r1", STRANGER, True, True)
+    full = await accepted(api, session, run_id="r1", client_id=UNKNOWN_CLIENT, interactive=True, yolo=True)
+    assert (full.run_id, full.client_id, full.interactive, full.yolo) == ("r1", UNKNOWN_CLIENT, True, True)
     assert not (await accepted(api, session, run_id="r2")).interactive, "a caller with a run id of its own is a program"
     assert not (await accepted(api, session, interactive=False)).interactive
 
@@ -196,7 +196,7 @@ async def readiness(api: Api) -> None:
 async def grants(api: Api) -> None:
     session = await api.approvals.session()
     for number, (reason, query) in enumerate(
-        (("", {}), ("not now", {"client_id": STRANGER, "via": "page"}), ("no", {"via": "nonsense"}))
+        (("", {}), ("not now", {"client_id": UNKNOWN_CLIENT, "via": "page"}), ("no", {"via": "nonsense"}))
     ):
         run = await api.approvals.bash(session, f"line {number}")
         asked = msgspec.to_builtins((await api.approvals.pending_permissions())[0])
@@ -208,7 +208,11 @@ async def grants(api: Api) -> None:
     finishes = await api.approvals.finish_reasons(session)
     assert finishes == ["end_turn", *["tool_use", "end_turn"] * 2], "only a no without a reason ends the turn"
     closed = [item for item in await notices(api, "permission_notification") if item["denied"]]
-    assert [(item.get("by", ""), item.get("via", "")) for item in closed] == [("", ""), (STRANGER, "page"), ("", "")]
+    assert [(item.get("by", ""), item.get("via", "")) for item in closed] == [
+        ("", ""),
+        (UNKNOWN_CLIENT, "page"),
+        ("", ""),
+    ]
 
 
 async def notices(api: Api, kind: str) -> list[dict[str, Any]]:
@@ -221,7 +225,7 @@ async def notices(api: Api, kind: str) -> list[dict[str, Any]]:
 )
 async def answers(api: Api) -> None:
     session = await api.approvals.session()
-    rows: list[tuple[bool, dict[str, str]]] = [(False, {}), (True, {"client_id": STRANGER, "via": "terminal"})]
+    rows: list[tuple[bool, dict[str, str]]] = [(False, {}), (True, {"client_id": UNKNOWN_CLIENT, "via": "terminal"})]
     for is_named, query in rows:
         run = await api.approvals.call_tools(session, ("question", {"questions": [question("Really?")]}))
         (batch,) = await api.approvals.pending_questions()
@@ -232,7 +236,7 @@ async def answers(api: Api) -> None:
         assert answer == {"resolved": True}
         await api.approvals.events_until_end(run)
     closed = await notices(api, "question_batch_notification")
-    assert [(item.get("by", ""), item.get("via", "")) for item in closed] == [("", ""), (STRANGER, "terminal")]
+    assert [(item.get("by", ""), item.get("via", "")) for item in closed] == [("", ""), (UNKNOWN_CLIENT, "terminal")]
     run = await api.approvals.call_tools(session, ("question", {"questions": [question("Really?")]}))
     (batch,) = await api.approvals.pending_questions()
     assert await api.expect_ok("answer_question", {"batch_request_id": batch.id}) == {"resolved": True}
@@ -249,12 +253,14 @@ async def question_cancels(api: Api) -> None:
         await api.approvals.pending_questions(1 if session == first else 2)
     later = (await api.approvals.pending_questions(2))[1]
     assert (
-        await api.expect_ok("cancel_question", query={"batch_id": later.id, "client_id": STRANGER, "via": "command"})
+        await api.expect_ok(
+            "cancel_question", query={"batch_id": later.id, "client_id": UNKNOWN_CLIENT, "via": "command"}
+        )
     )["resolved"]
     (left,) = await api.approvals.pending_questions(1)
     assert left.id != later.id
     (closed,) = await notices(api, "question_batch_notification")
-    assert (closed["by"], closed["via"], closed["cancelled"]) == (STRANGER, "command", True)
+    assert (closed["by"], closed["via"], closed["cancelled"]) == (UNKNOWN_CLIENT, "command", True)
 
 
 @row("config_set.scope", "config_set.value", "config_remove.scope", "config_remove.value")
@@ -354,7 +360,7 @@ async def undo_fields(api: Api) -> None:
 @row("set_trust.digest", "set_trust.files", "set_trust.withheld")
 async def trust(api: Api) -> None:
     (Path(api.server.directory.project()) / "crush.json").write_text('{"mcp": {"x": {"command": "true"}}}')
-    assert "not what was shown" in await api.expect_error(400, "set_trust", {"trusted": True})
+    assert "have changed since they were shown" in await api.expect_error(400, "set_trust", {"trusted": True})
     shown = await api.expect_ok("get_trust")
     body = {"trusted": True, "digest": shown["digest"], "files": ["other"], "withheld": []}
     assert (await api.expect_ok("set_trust", body))["files"] == shown["files"]
@@ -403,8 +409,8 @@ async def streams(api: Api) -> None:
     for query, has_greeting, more in (
         ("", False, 0),
         ("?since=0", True, 0),
-        (f"?since=0&client_id={STRANGER}", True, 1),
-        (f"?client_id={STRANGER}", False, 1),
+        (f"?since=0&client_id={UNKNOWN_CLIENT}", True, 1),
+        (f"?client_id={UNKNOWN_CLIENT}", False, 1),
     ):
         stream = await RawStream.open(api.server.address, path + query)
         await api.approvals.session()
@@ -458,7 +464,7 @@ async def areas(api: Api) -> None:
 
 @row("cancel_session?client_id", "clear_queue?client_id", "cancel_run?client_id")
 async def cancelling_client(api: Api) -> None:
-    for query, expected in (({}, ""), ({"client_id": STRANGER}, STRANGER)):
+    for query, expected in (({}, ""), ({"client_id": UNKNOWN_CLIENT}, UNKNOWN_CLIENT)):
         session = await api.approvals.session()
         first = await api.approvals.bash(session, "held")
         await api.approvals.pending_permissions()

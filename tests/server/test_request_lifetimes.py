@@ -175,17 +175,17 @@ async def test_100_continue_precedes_response_or_is_omitted(comes: str, begins: 
         reader, writer = await open_raw(directory.address)
         head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
         writer.write(head + (b"body" if comes == "whole" else b""))
-        said = b""
+        printed = b""
         if comes == "head":
-            said = await asyncio.wait_for(
+            printed = await asyncio.wait_for(
                 reader.readuntil(b"be" if begins == "answers first" else b"\r\n\r\n"), TIMEOUT
             )
             await settle_down()
             writer.write(b"body")
-        while not said.endswith(b"been"):
-            said += await asyncio.wait_for(reader.read(100), TIMEOUT)
-        assert said.startswith(b"HTTP/1.1 100") is (comes == "head" and begins == "asks first")
-        assert said.count(b"HTTP/1.1 100") <= 1
+        while not printed.endswith(b"been"):
+            printed += await asyncio.wait_for(reader.read(100), TIMEOUT)
+        assert printed.startswith(b"HTTP/1.1 100") is (comes == "head" and begins == "asks first")
+        assert printed.count(b"HTTP/1.1 100") <= 1
         assert [message["body"] for message in got] == [b"body"]
         writer.transport.abort()
 

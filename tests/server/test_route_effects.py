@@ -13,7 +13,7 @@ from server import test_route_effects_more as more
 from server.api import COVERED, Api, covers
 from server.helpers import RawStream
 
-STRANGER = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
+UNKNOWN_CLIENT = "6f0b3a52-6d1e-4a8e-9c1e-0d4f5b6a7c8d"
 
 
 def test_every_route_is_called() -> None:
@@ -64,15 +64,15 @@ async def test_workspaces(api: Api) -> None:
     path = api.server.directory.project("second")
     await api.expect_error(400, "create_workspace", {"path": path, "client_id": "nobody"})
     assert [item["path"] for item in await api.expect_ok("list_workspaces")] == [api.server.directory.project()]
-    made = await api.expect_ok("create_workspace", {"path": path, "client_id": STRANGER})
+    made = await api.expect_ok("create_workspace", {"path": path, "client_id": UNKNOWN_CLIENT})
     assert (await api.expect_ok("get_workspace", id=made["id"]))["path"] == path
     assert len(await api.expect_ok("list_workspaces")) == 2
     await api.expect_unknown_workspace("get_workspace")
     await api.expect_error(400, "leave_workspace", id=made["id"])
     await api.expect_ok("leave_workspace", query={"client_id": api.client.client_id}, id=made["id"])
-    await api.expect_ok("leave_workspace", query={"client_id": STRANGER}, id="nowhere")
+    await api.expect_ok("leave_workspace", query={"client_id": UNKNOWN_CLIENT}, id="nowhere")
     assert len(await api.expect_ok("list_workspaces")) == 2, "who has no claim takes none away"
-    await api.expect_ok("leave_workspace", query={"client_id": STRANGER}, id=made["id"])
+    await api.expect_ok("leave_workspace", query={"client_id": UNKNOWN_CLIENT}, id=made["id"])
     await until(lambda: len(api.server.manager.handles) == 1)
     await api.expect_other_server("list_workspaces")
 

@@ -42,7 +42,7 @@ async def test_pages(api: Api) -> None:
         ("return_page", {"page": "x", "proof": "x"}),
         ("page_pass", None),
     ):
-        assert "No page's port" in await api.expect_error(409, name, body)
+        assert "The port of the web page is not open" in await api.expect_error(409, name, body)
     await api.expect_error(400, "open_web", {"port": 65_536})
     link = await api.expect_ok("open_web", {"port": 0, "env": ["A=1"]})
     assert (await api.expect_error(409, "open_web", {"port": 1})).startswith("The page is open at port")
@@ -50,8 +50,8 @@ async def test_pages(api: Api) -> None:
     let_in = await api.expect_ok("enter_page", {"code": link["code"]})
     await api.expect_error(400, "enter_page", {"code": link["code"]})
     greeting = await api.expect_ok("greet_page", {"page": let_in["page"], "nonce": "n" * 16})
-    said = f"page\n{port}\n{'n' * 16}\n{greeting['nonce']}"
-    proof = hmac.new(let_in["key"].encode(), said.encode(), "sha256").hexdigest()
+    output = f"page\n{port}\n{'n' * 16}\n{greeting['nonce']}"
+    proof = hmac.new(let_in["key"].encode(), output.encode(), "sha256").hexdigest()
     back = await api.expect_ok("return_page", {"page": let_in["page"], "proof": proof})
     headers = [f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {back['token']}"]
     address = api.server.address._replace(path="", host="127.0.0.1", port=port)
@@ -62,7 +62,7 @@ async def test_pages(api: Api) -> None:
     )
     api.done.add("page_pass")
     await api.expect_ok("close_web")
-    assert "No page's port" in await api.expect_error(409, "enter_page", {"code": "x"})
+    assert "The port of the web page is not open" in await api.expect_error(409, "enter_page", {"code": "x"})
     over_page = await exchange(api.server.address, raw_request("/v1/web", "DELETE", headers=["Holdfast-Data: other"]))
     assert over_page.status == 421
     api.refused.add("close_web")
@@ -153,7 +153,9 @@ async def test_settings_of_files(api: Api) -> None:
     (project / "crush.json").write_text('{"mcp": {"x": {"command": "true"}}}')
     shown = await api.expect_ok("get_trust")
     assert (shown["trusted"], [item["key"] for item in shown["withheld"]]) == (False, ["mcp.x"])
-    assert "not what was shown" in await api.expect_error(400, "set_trust", {"trusted": True, "digest": "other"})
+    assert "have changed since they were shown" in await api.expect_error(
+        400, "set_trust", {"trusted": True, "digest": "other"}
+    )
     assert (await api.expect_ok("get_trust"))["trusted"] is False
     assert (await api.expect_ok("set_trust", {"trusted": True, "digest": shown["digest"]}))["trusted"] is True
     assert (await api.expect_ok("set_trust", {"trusted": False}))["trusted"] is False
@@ -161,7 +163,7 @@ async def test_settings_of_files(api: Api) -> None:
         "list_providers"
     )
     assert await api.expect_ok("config_import_copilot") == {"token": None, "success": False}
-    assert "Nobody has signed in" in await api.expect_error(400, "config_refresh_oauth", {"provider_id": "p"})
+    assert "Not signed in" in await api.expect_error(400, "config_refresh_oauth", {"provider_id": "p"})
     api.done.add("config_refresh_oauth")  # tests/config: it needs a server that issues tokens
     for name in ("config_problems", "config_import_copilot", "list_providers", "get_trust"):
         await api.expect_unknown_workspace(name)
@@ -231,7 +233,7 @@ async def test_extensions(api: Api) -> None:
     assert (await api.expect_ok("expand_command", {"prompt": "/greet the world"}))[
         "prompt"
     ].strip() == "Greet the world."
-    assert "no command" in await api.expect_error(400, "expand_command", {"prompt": "/nothing"})
+    assert "no such command" in await api.expect_error(400, "expand_command", {"prompt": "/nothing"})
     assert "looker" in {item["name"] for item in await api.expect_ok("list_agents")}
     for name in ("list_skills", "list_commands", "list_agents"):
         await api.expect_unknown_workspace(name)

@@ -44,9 +44,11 @@ def opened(tmp_path: Path, now: Now) -> WebSessions:
 
 
 def reconnect(sessions: WebSessions, page: PageCredentials) -> PageCredentials:
-    greeting = sessions.hello(PageChallengeRequest(page.page, "n" * 16))
+    greeting = sessions.begin_return(PageChallengeRequest(page.page, "n" * 16))
     assert greeting.proof == web_auth.proof(page.key, "server", PORT, "n" * 16, greeting.nonce)
-    return sessions.come_back(PageProof(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce)))
+    return sessions.complete_return(
+        PageProof(page.page, web_auth.proof(page.key, "page", PORT, "n" * 16, greeting.nonce))
+    )
 
 
 def is_admitted(sessions: WebSessions, token: str) -> bool:
@@ -70,12 +72,12 @@ def test_page_reconnects_to_next_server(tmp_path: Path, now: Now) -> None:
     second = opened(tmp_path, now)
     with pytest.raises(NoPage):
         reconnect(second, page)
-    second.recall(read_note(file))
+    second.restore(read_note(file))
     assert not is_admitted(second, page.token)
     back = reconnect(second, page)
     assert (back.page, back.key, is_admitted(second, back.token)) == (page.page, page.key, True)
     third = opened(tmp_path, now)
-    third.recall(read_note(file))
+    third.restore(read_note(file))
     assert reconnect(third, page).page == page.page, "who came back is noted again"
 
 
@@ -138,10 +140,10 @@ async def test_page_is_kept_while_served_and_dropped_after_absence(tmp_path: Pat
     page = sessions.exchange(sessions.link(()).code)
 
     async def status(application: Asgi) -> int:
-        said: list[Message] = []
+        output: list[Message] = []
 
         async def send(message: Message) -> None:
-            said.append(message)
+            output.append(message)
 
         async def receive() -> Message:
             return {"type": "http.disconnect"}
@@ -156,7 +158,7 @@ async def test_page_is_kept_while_served_and_dropped_after_absence(tmp_path: Pat
             "client": ("127.0.0.1", 1),
         }
         await sessions.app(scope, receive, send)
-        return int(said[0]["status"]) if said else 200
+        return int(output[0]["status"]) if output else 200
 
     async def slow(_scope: Scope, _receive: Receive, _send: Send) -> None:
         now.time += 13 * HOUR

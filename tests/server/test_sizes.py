@@ -64,12 +64,18 @@ async def test_log_pages_of_any_size_join_to_whole_log(monkeypatch: pytest.Monke
         whole = [(await pages(opened, **query))[0] for query in asked]
         assert len(whole[0]) == await opened.last_event()
         assert whole[2][-1]["type"] == "run_complete"
-        for looked_at, size, limit in ((1, 1 << 20, 1), (2, 1 << 20, 500), (5_000, 0, 500), (5_000, 1, 2), (3, 0, 1)):
-            monkeypatch.setattr(log, "_MAX_EXAMINED", looked_at)
+        for viewer_counts, size, limit in (
+            (1, 1 << 20, 1),
+            (2, 1 << 20, 500),
+            (5_000, 0, 500),
+            (5_000, 1, 2),
+            (3, 0, 1),
+        ):
+            monkeypatch.setattr(log, "_MAX_EXAMINED", viewer_counts)
             monkeypatch.setattr(log, "_MAX_PAGE_BYTES", size)
             for query, expected in zip(asked, whole, strict=True):
                 found, count = await pages(opened, **query, limit=limit)
-                assert found == expected, (looked_at, size, limit)
+                assert found == expected, (viewer_counts, size, limit)
                 assert count > 1
         monkeypatch.undo()
         monkeypatch.setattr(log, "_MAX_EVENTS", 2)
@@ -115,7 +121,7 @@ async def test_undo_reads_bounded_number_of_sessions(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("most", [1, 22])
 async def test_body_at_exact_limit(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "_MOST_BYTES", most)
+    monkeypatch.setattr(application, "_MAX_BODY_BYTES", most)
     async with server_directory() as directory, in_process_server(directory) as server:
         statuses = {}
         for size in (most, most + 1):
@@ -283,13 +289,13 @@ def test_connection_chosen_for_eviction(monkeypatch: pytest.MonkeyPatch) -> None
 def test_caches_with_capacity_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_auth, "MAX_CODES", 1)
     monkeypatch.setattr(web_auth, "MAX_PAGES", 1)
-    door = web_auth.mint(web_auth.mint(WebAuthState(), digest("a"), (), 0.0), digest("b"), (), 0.0)
-    assert web_auth.exchange(door, digest("a"), Page("p", "k", 0.0), 0.0)[1] is None
-    door, page = web_auth.exchange(door, digest("b"), Page("p", "k", 0.0, digest("t")), 0.0)
+    auth = web_auth.add_code(web_auth.add_code(WebAuthState(), digest("a"), (), 0.0), digest("b"), (), 0.0)
+    assert web_auth.exchange(auth, digest("a"), Page("p", "k", 0.0), 0.0)[1] is None
+    auth, page = web_auth.exchange(auth, digest("b"), Page("p", "k", 0.0, digest("t")), 0.0)
     assert page is not None
-    door, page = web_auth.exchange(web_auth.mint(door, digest("c"), (), 1.0), digest("c"), Page("q", "k", 0.0), 1.0)
-    assert (page is not None, list(door.pages)) == (True, ["q"])
-    assert list(web_auth.recall((Page("p", "k", 1.0), Page("q", "k", 2.0)), 3.0).pages) == ["q"]
+    auth, page = web_auth.exchange(web_auth.add_code(auth, digest("c"), (), 1.0), digest("c"), Page("q", "k", 0.0), 1.0)
+    assert (page is not None, list(auth.pages)) == (True, ["q"])
+    assert list(web_auth.restore((Page("p", "k", 1.0), Page("q", "k", 2.0)), 3.0).pages) == ["q"]
 
     monkeypatch.setattr(presence, "RETIRED_LIMIT", 1)
     state = presence.start(leaves_when_idle=False)[0]

@@ -159,8 +159,8 @@ async def test_heartbeats_keep_a_quiet_stream_alive(monkeypatch: pytest.MonkeyPa
         while numbered.raw.count(b": ") < 5 or whole.raw.count(b"\n") < 5:
             await (numbered.more() if numbered.raw.count(b": ") < 5 else whole.more())
         assert set(whole.raw) == set(b"\n")
-        said = {piece for piece in numbered.raw.split(b"\n\n") if piece and not piece.startswith(b"data: ")}
-        assert said == {HEARTBEAT.strip()}
+        output = {piece for piece in numbered.raw.split(b"\n\n") if piece and not piece.startswith(b"data: ")}
+        assert output == {HEARTBEAT.strip()}
         numbered.close()
         whole.close()
 

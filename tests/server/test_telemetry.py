@@ -104,8 +104,8 @@ def _end(outcome: Outcome) -> RunCompleteEvent:
 
 def test_run_durations_are_counted_in_buckets() -> None:
     metrics = Metrics()
-    told = (_run(0), 0.0), (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
-    for event, now in told:
+    reported = (_run(0), 0.0), (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
+    for event, now in reported:
         metrics.record("/", event, now)
     found = _read(render(metrics.families()))
     assert found['holdfast_run_seconds_bucket{le="15"}'] == 0
@@ -116,8 +116,8 @@ def test_run_durations_are_counted_in_buckets() -> None:
 
 def test_step_is_one_span_despite_other_run_events() -> None:
     spans = Spans()
-    told = (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
-    ended = [span for event, now in told for span in spans.record("/", event, now)]
+    reported = (_run(1), 100.0), (_run(2), 103.0), (_run(2), 110.0), (_end("cancelled"), 120.0)
+    ended = [span for event, now in reported for span in spans.record("/", event, now)]
     assert [(span.kind, span.start, span.end) for span in ended if span.kind == "step"] == [
         ("step", 100.0, 103.0),
         ("step", 103.0, 120.0),
@@ -183,16 +183,18 @@ def test_runs_steps_and_tools_become_spans(owner: IsolatedHome) -> None:
     assert there.paths == {"/v1/traces"}
     assert there.resources["service.name"] == "holdfast"
     runs = {_facts(span)["holdfast.run_id"]: span for span in spans.values() if span.name == "invoke_agent"}
-    told, broke = runs["told"], runs["broke"]
-    below = [span for span in spans.values() if span.parent_span_id == told.span_id]
+    reported, broke = runs["told"], runs["broke"]
+    below = [span for span in spans.values() if span.parent_span_id == reported.span_id]
     assert [span.name for span in sorted(below, key=_begin)] == ["chat tour", "chat tour"]
     (tool,) = [span for span in spans.values() if span.name == "execute_tool ls"]
     assert tool.parent_span_id == min(below, key=_begin).span_id
-    assert tool.trace_id == told.trace_id
-    assert all(_begin(told) <= _begin(span) <= span.end_time_unix_nano <= told.end_time_unix_nano for span in below)
-    assert (_facts(told)["holdfast.outcome"], told.status.code) == ("completed", 0)
+    assert tool.trace_id == reported.trace_id
+    assert all(
+        _begin(reported) <= _begin(span) <= span.end_time_unix_nano <= reported.end_time_unix_nano for span in below
+    )
+    assert (_facts(reported)["holdfast.outcome"], reported.status.code) == ("completed", 0)
     assert (_facts(broke)["holdfast.outcome"], broke.status.code) == ("failed", 2)
-    assert _facts(told)["holdfast.workspace"] == str(owner.work)
+    assert _facts(reported)["holdfast.workspace"] == str(owner.work)
     (sent,) = [span for span in spans.values() if span.name == "execute_tool agent"]
     helpers = [span for span in runs.values() if span.parent_span_id == sent.span_id]
     assert len(helpers) == 1, "what a helper does stands below the call that sent it"

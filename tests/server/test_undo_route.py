@@ -51,9 +51,9 @@ async def test_session_of_the_last_change_is_selected(runner: ToolRunner) -> Non
     # Undone changes do not count: the latest remaining change is in the other session.
     assert (await request_undo(runner)).is_done
     assert runner.names() == ["a.txt"]
-    with pytest.raises(BadRequest, match="nothing to take back"):
+    with pytest.raises(BadRequest, match="nothing to undo"):
         await request_undo(runner)
-    with pytest.raises(BadRequest, match="nothing to take back"):
+    with pytest.raises(BadRequest, match="nothing to undo"):
         await request_undo(runner, path="second.txt")
 
 
@@ -79,7 +79,7 @@ async def test_undo_in_a_busy_session_is_refused(runner: ToolRunner) -> None:
         await request_undo(runner, path="b.txt")
     assert (await request_undo(runner, path="b.txt", dry_run=True)).files[0].outcome == "removed"
     runner.approver.gate.open()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.read("b.txt") == b"2"
     assert (await request_undo(runner, path="b.txt")).is_done
     assert runner.read("b.txt") == b"1"

@@ -16,7 +16,7 @@ def _fresh(name: str, token: str = "") -> Page:
 
 
 def _entered(name: str = "p", now: float = 0.0) -> WebAuthState:
-    auth = web_auth.mint(WebAuthState(), digest("c"), ("A=1",), now)
+    auth = web_auth.add_code(WebAuthState(), digest("c"), ("A=1",), now)
     auth, page = web_auth.exchange(auth, digest("c"), _fresh(name), now)
     assert page is not None
     return auth
@@ -27,7 +27,7 @@ def _proof(name: str, ours: str, theirs: str = "theirs", port: int = _PORT, who:
 
 
 def test_code_admits_one_page_once() -> None:
-    auth = web_auth.mint(WebAuthState(), digest("c"), ("A=1",), 0.0)
+    auth = web_auth.add_code(WebAuthState(), digest("c"), ("A=1",), 0.0)
     assert web_auth.exchange(auth, digest("d"), _fresh("p"), 1.0)[1] is None
     auth, page = web_auth.exchange(auth, digest("c"), _fresh("p"), 1.0)
     assert page is not None
@@ -37,7 +37,7 @@ def test_code_admits_one_page_once() -> None:
 
 @pytest.mark.parametrize(("age", "good"), [(web_auth.CODE_SECONDS - 0.1, True), (web_auth.CODE_SECONDS, False)])
 def test_code_expires(age: float, good: bool) -> None:
-    auth = web_auth.mint(WebAuthState(), digest("c"), (), 100.0)
+    auth = web_auth.add_code(WebAuthState(), digest("c"), (), 100.0)
     assert (web_auth.exchange(auth, digest("c"), _fresh("p"), 100.0 + age)[1] is not None) is good
 
 
@@ -69,26 +69,26 @@ def test_page_is_dropped_after_long_absence() -> None:
 
 
 def test_next_server_knows_pages_without_token_and_environment() -> None:
-    kept = web_auth.remembered(_entered(), 4.0)
+    kept = web_auth.pages_to_save(_entered(), 4.0)
     assert kept == (Page("p", "key of p", 0.0),)
-    assert web_auth.remembered(web_auth.admit(_entered(), digest("token of p"), 1.0)[0], 4.0)[0].seen == 4.0
-    auth = web_auth.recall(kept, 5.0)
+    assert web_auth.pages_to_save(web_auth.admit(_entered(), digest("token of p"), 1.0)[0], 4.0)[0].seen == 4.0
+    auth = web_auth.restore(kept, 5.0)
     assert web_auth.admit(auth, digest("token of p"), 5.0)[1] is None
     assert web_auth.admit(auth, digest(""), 5.0)[1] is None
     assert web_auth.admit(auth, b"", 5.0)[1] is None
-    assert web_auth.recall(kept, web_auth.PAGE_SECONDS).pages == {}
+    assert web_auth.restore(kept, web_auth.PAGE_SECONDS).pages == {}
 
 
 def test_clock_set_back_does_not_extend_page_lifetime() -> None:
-    auth = web_auth.recall((Page("p", "k", 9e9),), 100.0)
+    auth = web_auth.restore((Page("p", "k", 9e9),), 100.0)
     assert auth.pages["p"].seen == 100.0
 
 
 def test_page_reconnects_with_proof() -> None:
-    auth = web_auth.recall(web_auth.remembered(_entered(), 4.0), 5.0)
-    auth, page = web_auth.hello(auth, "p", "theirs", "ours", 5.0)
+    auth = web_auth.restore(web_auth.pages_to_save(_entered(), 4.0), 5.0)
+    auth, page = web_auth.begin_return(auth, "p", "theirs", "ours", 5.0)
     assert page is not None
-    auth, page = web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)
+    auth, page = web_auth.complete_return(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)
     assert page is not None
     assert web_auth.admit(auth, digest("new"), 7.0)[1] is not None
 
@@ -108,37 +108,37 @@ def test_page_reconnects_with_proof() -> None:
 )
 def test_wrong_proof_consumes_challenge(given: str) -> None:
     """The server's own message is not a proof either, so it cannot be reflected."""
-    auth, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
-    auth, page = web_auth.come_back(auth, "p", given, _PORT, digest("new"), 6.0)
+    auth, _ = web_auth.begin_return(_entered(), "p", "theirs", "ours", 5.0)
+    auth, page = web_auth.complete_return(auth, "p", given, _PORT, digest("new"), 6.0)
     assert page is None
-    assert web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
+    assert web_auth.complete_return(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
 
 
 def test_challenge_expires_and_is_valid_once() -> None:
-    challenged, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
+    challenged, _ = web_auth.begin_return(_entered(), "p", "theirs", "ours", 5.0)
     late = 5.0 + web_auth.CHALLENGE_SECONDS
-    assert web_auth.come_back(challenged, "p", _proof("p", "ours"), _PORT, digest("new"), late)[1] is None
-    auth, page = web_auth.come_back(challenged, "p", _proof("p", "ours"), _PORT, digest("new"), late - 1)
+    assert web_auth.complete_return(challenged, "p", _proof("p", "ours"), _PORT, digest("new"), late)[1] is None
+    auth, page = web_auth.complete_return(challenged, "p", _proof("p", "ours"), _PORT, digest("new"), late - 1)
     assert page is not None
-    assert web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("newer"), late - 1)[1] is None
-    again, _ = web_auth.hello(challenged, "p", "theirs", "newer", 5.0)
-    assert web_auth.come_back(again, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
-    assert web_auth.hello(challenged, "q", "theirs", "ours", 5.0)[1] is None
+    assert web_auth.complete_return(auth, "p", _proof("p", "ours"), _PORT, digest("newer"), late - 1)[1] is None
+    again, _ = web_auth.begin_return(challenged, "p", "theirs", "newer", 5.0)
+    assert web_auth.complete_return(again, "p", _proof("p", "ours"), _PORT, digest("new"), 6.0)[1] is None
+    assert web_auth.begin_return(challenged, "q", "theirs", "ours", 5.0)[1] is None
 
 
 def test_challenge_ends_with_its_page() -> None:
     """Also if a page of the same name enters later: it has another key and no challenge."""
-    auth, _ = web_auth.hello(_entered(), "p", "theirs", "ours", 5.0)
+    auth, _ = web_auth.begin_return(_entered(), "p", "theirs", "ours", 5.0)
     for number in range(web_auth.MAX_PAGES):
-        auth = web_auth.mint(auth, digest("c"), (), 6.0 + number / 1000)
+        auth = web_auth.add_code(auth, digest("c"), (), 6.0 + number / 1000)
         auth, _ = web_auth.exchange(auth, digest("c"), _fresh(f"q{number}"), 6.0 + number / 1000)
     assert "p" not in auth.pages
-    assert web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
-    auth = web_auth.mint(auth, digest("c"), (), 7.0)
+    assert web_auth.complete_return(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    auth = web_auth.add_code(auth, digest("c"), (), 7.0)
     auth, _ = web_auth.exchange(auth, digest("c"), _fresh("p"), 7.0)
-    assert web_auth.come_back(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    assert web_auth.complete_return(auth, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
     stray = WebAuthState(challenges={"p": web_auth.Challenge("theirs", "ours", 99.0)})
-    assert web_auth.come_back(stray, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
+    assert web_auth.complete_return(stray, "p", _proof("p", "ours"), _PORT, digest("new"), 7.0)[1] is None
 
 
 def test_r11_codes_pages_and_challenges_are_bounded() -> None:
@@ -146,10 +146,10 @@ def test_r11_codes_pages_and_challenges_are_bounded() -> None:
     auth = WebAuthState()
     for number in range(3 * web_auth.MAX_PAGES):
         for name in range(web_auth.MAX_CODES):
-            auth = web_auth.mint(auth, digest(f"{number} {name}"), (), float(number))
+            auth = web_auth.add_code(auth, digest(f"{number} {name}"), (), float(number))
         auth, page = web_auth.exchange(auth, digest(f"{number} 3"), _fresh(f"p{number}"), float(number))
         assert page is not None
-        auth, _ = web_auth.hello(auth, page.id, "a", "b", float(number))
+        auth, _ = web_auth.begin_return(auth, page.id, "a", "b", float(number))
         if number == 0:
             auth, _ = web_auth.admit(auth, page.token, 0.0)
     assert len(auth.codes) <= web_auth.MAX_CODES
@@ -187,13 +187,15 @@ class Walk:
         for page in [page for page in self.seen if not self.is_known(page)]:
             del self.seen[page]
         often = (self.exchange, self.admit, self.reconnect)
-        self.chance.choice((self.mint, *often, *often, self.leave, self.request_challenge, self.wait, self.restart))()
+        self.chance.choice(
+            (self.add_code, *often, *often, self.leave, self.request_challenge, self.wait, self.restart)
+        )()
 
-    def mint(self) -> None:
+    def add_code(self) -> None:
         if len(self.minted) < web_auth.MAX_CODES:
             code = self.new("code")
             self.minted[code] = self.now
-            self.auth = web_auth.mint(self.auth, digest(code), (), self.now)
+            self.auth = web_auth.add_code(self.auth, digest(code), (), self.now)
 
     def exchange(self) -> None:
         code, name = self.any_of(self.minted), self.new("page")
@@ -222,7 +224,7 @@ class Walk:
 
     def request_challenge(self) -> None:
         name, ours = self.any_of(self.seen), self.new("nonce")
-        self.auth, page = web_auth.hello(self.auth, name, "theirs", ours, self.now)
+        self.auth, page = web_auth.begin_return(self.auth, name, "theirs", ours, self.now)
         assert (page is not None) is self.is_known(name)
         if page is not None:
             self.asked[name] = (ours, self.now)
@@ -233,7 +235,7 @@ class Walk:
         given = _proof(self.chance.choice([name, name, "page1"]), ours)
         token = self.new("token")
         allowed = self.is_known(name) and self.now < at + web_auth.CHALLENGE_SECONDS and given == _proof(name, ours)
-        self.auth, page = web_auth.come_back(self.auth, name, given, _PORT, digest(token), self.now)
+        self.auth, page = web_auth.complete_return(self.auth, name, given, _PORT, digest(token), self.now)
         assert (page is not None) is allowed
         if page is not None:
             self.tokens = {old: owner for old, owner in self.tokens.items() if owner != name} | {token: name}
@@ -243,7 +245,7 @@ class Walk:
         self.now += self.chance.choice([1.0, 29.0, 31.0, 59.0, 61.0, 6 * 3600.0, web_auth.PAGE_SECONDS])
 
     def restart(self) -> None:
-        self.auth = web_auth.recall(web_auth.remembered(self.auth, self.now), self.now)
+        self.auth = web_auth.restore(web_auth.pages_to_save(self.auth, self.now), self.now)
         self.seen.update({page: self.now for page, count in self.busy.items() if count})
         self.minted, self.tokens, self.asked, self.busy = {}, {}, {}, {}
 

@@ -23,34 +23,38 @@ def test_limits_have_their_published_values() -> None:
 
 @pytest.mark.parametrize("count", [web_auth.MAX_CODES - 1, web_auth.MAX_CODES, web_auth.MAX_CODES + 1])
 def test_the_newest_codes_are_kept_up_to_the_bound(count: int) -> None:
-    door = WebAuthState()
+    auth = WebAuthState()
     for number in range(count):
-        door = web_auth.mint(door, digest(f"c{number}"), (), 0.0)
+        auth = web_auth.add_code(auth, digest(f"c{number}"), (), 0.0)
     kept = [digest(f"c{number}") for number in range(max(0, count - 16), count)]
-    assert list(door.codes) == kept
+    assert list(auth.codes) == kept
 
 
 def test_a_request_that_ends_twice_does_not_cancel_a_later_one() -> None:
-    door = web_auth.leave(web_auth.leave(_KNOWN, "p", 1.0), "p", 2.0)
-    assert door.pages["p"].visits == 0
-    door, page = web_auth.admit(door, digest("token of p"), 3.0)
+    auth = web_auth.leave(web_auth.leave(_KNOWN, "p", 1.0), "p", 2.0)
+    assert auth.pages["p"].visits == 0
+    auth, page = web_auth.admit(auth, digest("token of p"), 3.0)
     assert page is not None
     assert page.visits == 1
-    assert "p" in web_auth.mint(door, digest("c"), (), 3 * web_auth.PAGE_SECONDS).pages, "a request of it is under way"
+    assert "p" in web_auth.add_code(auth, digest("c"), (), 3 * web_auth.PAGE_SECONDS).pages, (
+        "a request of it is under way"
+    )
 
 
 def test_an_unknown_page_gets_no_challenge() -> None:
-    door, page = web_auth.hello(_KNOWN, "q", "theirs", "ours", 1.0)
-    assert (door, page) == (_KNOWN, None)
+    auth, page = web_auth.begin_return(_KNOWN, "q", "theirs", "ours", 1.0)
+    assert (auth, page) == (_KNOWN, None)
 
 
 def test_challenges_of_pages_are_independent() -> None:
     both = WebAuthState(pages={name: Page(name, f"key of {name}", 0.0) for name in ("p", "q")})
     for name in both.pages:
-        both, _ = web_auth.hello(both, name, "theirs", f"ours of {name}", 1.0)
+        both, _ = web_auth.begin_return(both, name, "theirs", f"ours of {name}", 1.0)
     right = web_auth.proof("key of p", "page", _PORT, "theirs", "ours of p")
-    door, page = web_auth.come_back(both, "p", right, _PORT, digest("new"), 2.0)
+    auth, page = web_auth.complete_return(both, "p", right, _PORT, digest("new"), 2.0)
     assert page is not None
     assert (page.token, page.seen) == (digest("new"), 2.0)
-    assert door.challenges == {"q": Challenge("theirs", "ours of q", 1.0 + web_auth.CHALLENGE_SECONDS)}
-    assert web_auth.come_back(door, "p", right, _PORT, digest("third"), 3.0)[1] is None, "each challenge is used once"
+    assert auth.challenges == {"q": Challenge("theirs", "ours of q", 1.0 + web_auth.CHALLENGE_SECONDS)}
+    assert web_auth.complete_return(auth, "p", right, _PORT, digest("third"), 3.0)[1] is None, (
+        "each challenge is used once"
+    )

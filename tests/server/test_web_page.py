@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.client.errors import ClientError, ServerProblem
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.http11.client_messages import ConnectionBroken
 from holdfast.server.http import listen
 from holdfast.server.web import web_app, web_auth
@@ -49,15 +49,15 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-async def linked(server: Server, env: Sequence[str] = ()) -> tuple[Address, str]:
+async def linked(server: Server, env: Sequence[str] = ()) -> tuple[ServerAddress, str]:
     """Open the page's port. Returns its address and a code."""
     body = json.dumps({"port": 0, "env": list(env)}).encode()
     made = (await exchange(server.address, raw_request("/v1/web", "POST", body))).json
-    return Address(host="127.0.0.1", port=int(made["url"].rpartition(":")[2].strip("/"))), made["code"]
+    return ServerAddress(host="127.0.0.1", port=int(made["url"].rpartition(":")[2].strip("/"))), made["code"]
 
 
 async def send_as_page(
-    address: Address, path: str, body: object = None, *headers: str, method: str = ""
+    address: ServerAddress, path: str, body: object = None, *headers: str, method: str = ""
 ) -> RawResponse:
     """Send a request as the script of the page does."""
     lines = [f"Host: {address.host}:{address.port}", f"Origin: http://{address.host}:{address.port}"]
@@ -69,11 +69,11 @@ async def send_as_page(
     )
 
 
-async def entered(server: Server, env: Sequence[str] = ()) -> tuple[Address, dict[str, str]]:
+async def entered(server: Server, env: Sequence[str] = ()) -> tuple[ServerAddress, dict[str, str]]:
     """Enter as a page. Returns its address with the token, and the response."""
     address, code = await linked(server, env)
     entry: dict[str, str] = (await send_as_page(address, "/v1/web/exchange", {"code": code})).json
-    return Address(host=address.host, port=address.port, token=entry["token"]), entry
+    return ServerAddress(host=address.host, port=address.port, token=entry["token"]), entry
 
 
 async def test_files_are_public_and_nothing_else() -> None:
@@ -251,11 +251,11 @@ async def test_reloaded_page_gets_new_token() -> None:
         again = (await send_as_page(address, "/v1/web/page", {})).json
         assert (again["page"], again["key"]) == (entry["page"], entry["key"])
         assert (await send_as_page(address, "/v1/version")).status == 401
-        fresh = Address(host=address.host, port=address.port, token=again["token"])
+        fresh = ServerAddress(host=address.host, port=address.port, token=again["token"])
         assert (await send_as_page(fresh, "/v1/version")).status == 200
 
 
-async def reconnect(address: Address, entry: dict[str, str], port: int | None = None) -> RawResponse:
+async def reconnect(address: ServerAddress, entry: dict[str, str], port: int | None = None) -> RawResponse:
     """Reconnect as the page does; a response without a valid proof is rejected."""
     asked = {"page": entry["page"], "nonce": "0123456789abcdef"}
     hello: dict[str, Any] = (await send_as_page(address, "/v1/web/hello", asked)).json
@@ -277,14 +277,14 @@ async def test_pages_reconnect_to_next_server_at_same_port() -> None:
             await (await server.client()).health()
             await until(lambda: server.application.web.sessions is not None)
             assert (await send_as_page(address, "/v1/version")).status == 401
-            plain = Address(host=address.host, port=address.port)
+            plain = ServerAddress(host=address.host, port=address.port)
             assert (await reconnect(plain, entry, port=address.port + 1)).status == 400
             assert (await reconnect(plain, {**entry, "key": entry["key"]})).status == 200
             back = (await reconnect(plain, entry)).json
-            fresh = Address(host=address.host, port=address.port, token=back["token"])
+            fresh = ServerAddress(host=address.host, port=address.port, token=back["token"])
             assert (await send_as_page(fresh, "/v1/version")).status == 200
-            stranger = {"page": "0" * 32, "nonce": "0123456789abcdef"}
-            assert (await send_as_page(plain, "/v1/web/hello", stranger)).status == 400
+            unknown = {"page": "0" * 32, "nonce": "0123456789abcdef"}
+            assert (await send_as_page(plain, "/v1/web/hello", unknown)).status == 400
 
 
 @pytest.mark.parametrize("spoil", ["taken", "torn", "open", "old", "wrong"])

@@ -15,7 +15,7 @@ from holdfast.client import server_launcher, version_check, workspace_connection
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem, TimedOut
 from holdfast.client.request import ServerConnections
-from holdfast.client.server_address import Address, build_request
+from holdfast.client.server_address import ServerAddress, build_request
 from holdfast.client.server_launcher import ServerLocation, find, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
 from holdfast.client.workspace_connection import WorkspaceConnection
@@ -60,10 +60,10 @@ async def test_failed_request_ends_its_connection(is_begun: bool) -> None:
         reader, writer = await open_raw(directory.address)
         writer.write(raw_request("/"))
         try:
-            said = await asyncio.wait_for(reader.read(), TIMEOUT)
+            output = await asyncio.wait_for(reader.read(), TIMEOUT)
         except ConnectionError:
-            said = b""
-        assert not said.endswith(b"0\r\n\r\n")
+            output = b""
+        assert not output.endswith(b"0\r\n\r\n")
         await server.stop(0.0)
         writer.close()
         listener.close()
@@ -203,7 +203,7 @@ async def test_socket_in_directory_of_others_is_not_used() -> None:
             (Path(data) / LOCK_NAME).write_text("")
             write_owner(data, address.path)
             folder = Path(address.path).parent
-            directory = ServerLocation(Address(), data, can_be_started=True, directories=(str(root),))
+            directory = ServerLocation(ServerAddress(), data, can_be_started=True, directories=(str(root),))
             for mode, is_found in ((0o755, False), (0o700, True)):
                 folder.chmod(mode)
                 thin = await asyncio.to_thread(find, directory)
@@ -213,19 +213,21 @@ async def test_socket_in_directory_of_others_is_not_used() -> None:
 
 
 def test_ssh_connection_is_reopened_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, opened = [None, SyncClient(Address())], []
+    found, opened = [None, SyncClient(ServerAddress())], []
     monkeypatch.setattr(server_launcher, "_connect", lambda _: found.pop(0))
-    directory = ServerLocation(Address(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
+    directory = ServerLocation(ServerAddress(path="/x"), "", can_be_started=False, again=lambda: opened.append(True))
     assert find(directory) is not None
     assert opened == [True]
 
 
 def test_server_started_while_waiting_for_lock_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    thin = SyncClient(Address())
+    thin = SyncClient(ServerAddress())
     found = [None, thin]
     monkeypatch.setattr(server_launcher, "find", lambda *_: found.pop(0))
     monkeypatch.setattr("holdfast.client.server_launcher.spawn", lambda *_: pytest.fail("it is there"))
-    directory = ServerLocation(Address(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),))
+    directory = ServerLocation(
+        ServerAddress(), str(tmp_path), can_be_started=True, directories=(str(tmp_path / "run"),)
+    )
     assert find_or_start(directory) is thin
 
 
@@ -242,7 +244,7 @@ def test_outdated_servers_are_replaced(
     version: str, protocol: int, data_id: str, is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    thin = SyncClient(Address())
+    thin = SyncClient(ServerAddress())
     thin.server = ServerInfo(version, protocol, 7, data_id)
 
     def leaves(_: SyncClient, process: int) -> bool:
@@ -274,7 +276,7 @@ async def test_connection_continues_at_new_server(monkeypatch: pytest.MonkeyPatc
         await stay.leave()
         assert entered == [("old", ["A=1"]), ("new", ["A=1"]), ("new", None)]
         for directory in (
-            ServerLocation(Address(host="h", port=1), "", can_be_started=False),
+            ServerLocation(ServerAddress(host="h", port=1), "", can_be_started=False),
             ServerLocation(old, "", can_be_started=False, again=lambda: None),
         ):
             assert WorkspaceConnection(directory, "/p", ("A=1",))._environment == (), (

@@ -294,13 +294,13 @@ async def test_viewers_of_session_are_published() -> None:
         two, _ = await server.open_workspace()
         session = (await one.create_session(workspace, "s")).id
         stock = await RawStream.open(server.address, f"/v1/workspaces/{workspace}/events")
-        heard: list[int] = []
+        received: list[int] = []
 
         def count_of(item: StreamEvent) -> bool:
             if isinstance(item.event, AttachedEvent):
                 assert item.number is None
                 assert item.event.change.object.session_id == session
-                heard.append(item.event.change.object.clients)
+                received.append(item.event.change.object.clients)
             return isinstance(item.event, AttachedEvent)
 
         async with one.events(workspace, since=0) as events:
@@ -315,5 +315,5 @@ async def test_viewers_of_session_are_published() -> None:
             await one.create_session(workspace, "after all that")
         await stock.until(lambda item: b"after all that" in item.data)
         stock.close()
-        assert heard == [1, 2, 1]
+        assert received == [1, 2, 1]
         assert b'"type":"attached"' not in stock.raw

@@ -1,5 +1,7 @@
 """Write rate of one reader: unlimited when paced, in batches when not, less often under load."""
 
+import pytest
+
 from holdfast.server.streams.event_stream import MAX_WAIT, MIN_WAIT, WritePace
 
 
@@ -23,7 +25,32 @@ def test_a_burst_is_written_in_pieces() -> None:
             now += seconds
             pace.waited(now)
         writes += 1
-    assert writes < 2.2 / MIN_WAIT
+    assert writes <= 16 + 1 / MIN_WAIT
+
+
+def test_a_delay_earns_no_write() -> None:
+    """Each later write of a burst waits, on time or late; only idle time earns writes again."""
+    for late in (0.0, 0.4, 3.0):
+        pace, now = WritePace(0.0), 0.0
+        while not (seconds := pace.wait(now)):
+            pass
+        for _ in range(20):
+            now += seconds + pace.pause * late
+            pace.waited(now)
+            seconds = pace.wait(now)
+            assert pace.pause / 4 <= seconds < pace.pause * 1.25, late
+        now += seconds
+        pace.waited(now)
+        assert [pace.wait(now + pace.pause * 3.5) == 0 for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(("late", "grows"), [(0.49, False), (0.51, True)])
+def test_a_delay_is_late_from_half_an_interval_on(late: float, grows: bool) -> None:
+    pace = WritePace(0.0)
+    while not (seconds := pace.wait(0.0)):
+        pass
+    pace.waited(seconds + MIN_WAIT * late)
+    assert pace.pause == (2 * MIN_WAIT if grows else MIN_WAIT)
 
 
 def test_delay_follows_lag_of_loop() -> None:

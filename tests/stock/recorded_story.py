@@ -42,9 +42,9 @@ class Story:
 
     def check(self, client: str, log: Sequence[Exchange], labels: Iterable[str]) -> None:
         """Compare the requests and responses of the client with the story."""
-        told = [line for line in self._lines if line.get("client") == client]
-        self._check_exchanges([line for line in told if line["kind"] == "exchange"], log)
-        expected = [label for line in told if line["kind"] == "events" for label in line["order"]]
+        reported = [line for line in self._lines if line.get("client") == client]
+        self._check_exchanges([line for line in reported if line["kind"] == "exchange"], log)
+        expected = [label for line in reported if line["kind"] == "events" for label in line["order"]]
         assert [label for label in labels if label not in _PASSING] == expected
 
     def _check_exchanges(self, expected: list[dict[str, Any]], log: Sequence[Exchange]) -> None:

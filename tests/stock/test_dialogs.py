@@ -68,8 +68,8 @@ async def test_token_is_hidden_and_workspace_stays_decodable(socket: Path, proje
     key = {"scope": 0, "provider_id": provider, "kind": "oauth", "api_key": token}
     await tui.call("POST", "/config/provider-key", key)
     changed = await tui.ask("GET", f"/v1/workspaces/{tui.workspace['id']}", into="workspace")
-    told = changed["config"]["providers"][provider]["oauth"]
-    assert told == {**token, "access_token": "set", "refresh_token": "set"}
+    reported = changed["config"]["providers"][provider]["oauth"]
+    assert reported == {**token, "access_token": "set", "refresh_token": "set"}
     await tui.leave()
 
 

@@ -87,12 +87,12 @@ async def test_tui_dialogs(socket: Path, project: Path) -> None:
 
 async def _shell(tui: StockTui) -> None:
     asked = {"session_id": "", "command": "echo shell-says-hi", "term_width": 103}
-    said = await tui.call("POST", f"/agent/sessions/{tui.session_id}/shell", asked, into="shell")
-    assert said == {"output": "shell-says-hi\n", "exit_code": 0}
+    output = await tui.call("POST", f"/agent/sessions/{tui.session_id}/shell", asked, into="shell")
+    assert output == {"output": "shell-says-hi\n", "exit_code": 0}
     await tui.see("message created user")
     parts = [part for item in tui.screen.messages.values() for part in item["parts"] or ()]
     typed = [part["data"] for part in parts if part["type"] == "shell_command"]
-    assert typed == [{"command": "echo shell-says-hi", **said}]
+    assert typed == [{"command": "echo shell-says-hi", **output}]
 
 
 async def _settings(tui: StockTui) -> None:

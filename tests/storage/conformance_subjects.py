@@ -142,20 +142,24 @@ class FaultyPool(Pool):
         """Apply the batch as an owner that was replaced after it loaded its rows: nothing may change."""
         key, *_ = arguments
         await super().write("UPDATE holdfast.workspaces SET epoch = epoch + 1 WHERE key = $1 RETURNING 0", key)
-        before = await self.contents()
+        before = await self.contents(key)
         row = await super().write(APPLY, *arguments)
         assert row is not None
         assert row[0] == 1, "a batch of a former owner was applied"
-        changed = [table for table, digest in (await self.contents()).items() if digest != before[table]]
+        changed = [table for table, digest in (await self.contents(key)).items() if digest != before[table]]
         assert not changed, f"a batch of a former owner changed {changed}"
         await super().write("UPDATE holdfast.workspaces SET epoch = epoch - 1 WHERE key = $1 RETURNING 0", key)
         self.fenced += 1
 
-    async def contents(self) -> dict[str, str]:
-        """Return a digest of each table."""
+    async def contents(self, workspace: object) -> dict[str, str]:
+        """Return a digest of the rows of a workspace in each table. Others may be written to meanwhile."""
         digest = "md5(coalesce(string_agg(t::text, '|' ORDER BY t::text), ''))"
-        selects = (f"SELECT '{table}', {digest} FROM holdfast.{table} AS t" for table in TABLES)
-        return {row[0]: row[1] for row in await self.fetch(" UNION ALL ".join(selects))}
+        selects = (
+            f"SELECT '{table}', {digest} FROM holdfast.{table} AS t"
+            f" WHERE {'key' if table == 'workspaces' else 'workspace'} = $1"
+            for table in TABLES
+        )
+        return {row[0]: row[1] for row in await self.fetch(" UNION ALL ".join(selects), workspace)}
 
 
 class PostgresSubject:

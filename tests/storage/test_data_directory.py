@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, DataDirectoryBusy, StorageError, StorageUnavailable
+from holdfast.storage.data_directory import preallocate_wal
 from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner
 
@@ -66,7 +67,7 @@ async def test_a_second_server_is_refused(tmp_path: Path) -> None:
 
 async def test_second_open_in_the_same_process_is_refused(tmp_path: Path) -> None:
     first = SqliteLedger(tmp_path)
-    with pytest.raises(DataDirectoryBusy, match=str(os.getpid())):
+    with pytest.raises(DataDirectoryBusy, match=rf"\(process {os.getpid()}\)"):
         SqliteLedger(tmp_path)
     await first.close()
     await SqliteLedger(tmp_path).close()
@@ -78,16 +79,17 @@ async def test_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None
         SqliteLedger(tmp_path / "file")
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_directory_that_cannot_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     """The log is shown to the user who starts the server."""
 
     def refused(path: Path, _: str | None) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr("holdfast.storage.schema.create", refused)
-    with pytest.raises(StorageUnavailable, match=rf"{tmp_path} cannot be used: Permission denied.*--data-dir"):
+    with pytest.raises(StorageUnavailable, match=rf"{tmp_path} cannot be used: {os.strerror(number)}.*--data-dir"):
         SqliteLedger(tmp_path)
     assert caplog.text == ""
 
@@ -162,7 +164,7 @@ def _lowered(version: int) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "output"),
     [
         (_without_a_table, "lacks the table growth and 4 other parts"),
         (_without_a_column, "lacks the column inputs.brief"),
@@ -171,12 +173,12 @@ def _lowered(version: int) -> Callable[[Path], None]:
     ],
 )
 async def test_a_database_with_other_tables_than_its_format_is_refused(
-    spoil: Callable[[Path], None], said: str, tmp_path: Path
+    spoil: Callable[[Path], None], output: str, tmp_path: Path
 ) -> None:
     path = await _closed_database(tmp_path)
     spoil(path)
     before = _contents(tmp_path)
-    with pytest.raises(DatabaseDamaged, match=said):
+    with pytest.raises(DatabaseDamaged, match=output):
         SqliteLedger(tmp_path)
     assert _contents(tmp_path) == before
 
@@ -257,3 +259,14 @@ async def test_refused_directory_can_be_used_after_a_repair(tmp_path: Path) -> N
     ledger = SqliteLedger(tmp_path)
     assert len(await ledger.open_runs((await ledger.open_workspace("/home/ada/project")).id)) == 50
     await ledger.close()
+
+
+def test_a_full_disk_leaves_no_descriptor_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "holdfast.db-wal").touch()
+    monkeypatch.setattr(os, "pwrite", full)
+    before = os.listdir("/proc/self/fd")
+    preallocate_wal(tmp_path / "holdfast.db")
+    assert os.listdir("/proc/self/fd") == before

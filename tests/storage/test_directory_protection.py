@@ -16,9 +16,9 @@ from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.store_operations import Admit, DeleteMessage, EndRun, PatchSession, StartRun, StepRun
 from holdfast.lock_owner import LOCK_NAME, directory_id, read_owner, write_owner
 from holdfast.storage import data_directory, event_log, vacuum
+from holdfast.storage import data_directory as modes
 from holdfast.storage import database as checks
-from holdfast.storage import database as modes
-from holdfast.storage.database import find_exposed_files
+from holdfast.storage.data_directory import find_exposed_files
 from holdfast.storage.event_log import Retention
 from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.storage.table_access import is_cacheable
@@ -87,9 +87,9 @@ def test_insecure_modes_are_reported_at_the_start(tmp_path: Path, caplog: pytest
     (tmp_path / DATABASE).chmod(0o620)
     with caplog.at_level(logging.WARNING, "holdfast.storage"):
         SqliteLedger(tmp_path).database.close()
-    said = [record.getMessage() for record in caplog.records]
-    assert [f"chmod 700 {tmp_path}" in said[0], f"chmod 600 {tmp_path / DATABASE}" in said[1]] == [True, True]
-    assert len(said) == 2
+    output = [record.getMessage() for record in caplog.records]
+    assert [f"chmod 700 {tmp_path}" in output[0], f"chmod 600 {tmp_path / DATABASE}" in output[1]] == [True, True]
+    assert len(output) == 2
 
 
 OWNERS: list[tuple[bytes, tuple[int, str] | None]] = [
@@ -155,7 +155,7 @@ def _unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr("holdfast.storage.database.DirectoryLock", NoLock)
+    monkeypatch.setattr("holdfast.storage.data_directory.DirectoryLock", NoLock)
 
 
 def same_path(data: Path) -> Path:

@@ -73,9 +73,9 @@ async def test_content_of_a_deleted_session_is_in_no_file(seed: int, tmp_path: P
     workspace_owner = await WorkspaceOwner.open(SqliteLedger(tmp_path))
     names = [f"s{number}" for number in range(6)]
     await workspace_owner.do(*(CreateSession(session(name)) for name in names))
-    scribe, dice = SessionWriter(workspace_owner, seed), random.Random(seed)
+    scribe, rng = SessionWriter(workspace_owner, seed), random.Random(seed)
     for _ in range(80):
-        await workspace_owner.batch(*(scribe.write(dice.choice(names)) for _ in range(5)))
+        await workspace_owner.batch(*(scribe.write(rng.choice(names)) for _ in range(5)))
     for name in names[:4]:
         await workspace_owner.do(DeleteSession(SessionId(name)))
         scribe.delete(name)

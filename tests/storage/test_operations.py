@@ -113,7 +113,7 @@ ENDED: dict[str, object] = {
     "state": "ended", "outcome": "failed", "ended_at": 9, "error": "why", "message_id": "m", "model_unreachable": True,
 }  # fmt: skip
 
-FATES: dict[Operation, dict[str, Result]] = {
+OUTCOMES: dict[Operation, dict[str, Result]] = {
     StartRun(ID, 7): {
         **REFUSED_TO_START,
         "accepted": {"state": "active", "started_at": 7},
@@ -165,8 +165,8 @@ async def owner(request: pytest.FixtureRequest, ledger: Ledger) -> WorkspaceOwne
 
 
 def test_every_operation_and_state_has_a_row() -> None:
-    assert {type(operation) for operation in FATES} | ELSEWHERE == set(typing.get_args(Operation))
-    assert all(set(fates) == set(STATES) for fates in FATES.values())
+    assert {type(operation) for operation in OUTCOMES} | ELSEWHERE == set(typing.get_args(Operation))
+    assert all(set(outcomes) == set(STATES) for outcomes in OUTCOMES.values())
     assert set(typing.get_args(RunState)) <= set(STATES)
 
 
@@ -195,25 +195,25 @@ def renamed(operation: Operation, number: int) -> Operation:
     return msgspec.structs.replace(operation, **changes)
 
 
-@pytest.mark.parametrize("operation", FATES, ids=lambda operation: type(operation).__name__)
+@pytest.mark.parametrize("operation", OUTCOMES, ids=lambda operation: type(operation).__name__)
 async def test_a_run_in_every_state(operation: Operation, owner: WorkspaceOwner) -> None:
-    for number, (state, result) in enumerate(FATES[operation].items()):
+    for number, (state, result) in enumerate(OUTCOMES[operation].items()):
         await fresh_session(owner, *(renamed(step, number) for step in STATES[state]))
         record = await owner.ledger.run(owner.id, RunId(f"{NAME}{number}"))
         newest = (await owner.ledger.bounds(owner.id))[1]
         (answer,) = await owner.batch(Write((renamed(operation, number),), sync=False))
         after = await owner.ledger.run(owner.id, RunId(f"{NAME}{number}"))
-        said = [event for _, event in await owner.events(newest)]
+        output = [event for _, event in await owner.events(newest)]
         if isinstance(result, str):
             assert after == record, state
-            assert f'"{NAME}{number}"' not in str([msgspec.json.encode(event) for event in said]), state
+            assert f'"{NAME}{number}"' not in str([msgspec.json.encode(event) for event in output]), state
             assert isinstance(answer, Receipt) if result == UNTOUCHED else answer == Refusal(result), state
             continue
         assert record is not None
         assert after == msgspec.structs.replace(record, run=msgspec.structs.replace(record.run, **result)), state
         assert isinstance(answer, Receipt), state
-        assert [entry.event for entry in answer.entries] == said
-        assert about(said, after.run) == [after.run.run_id], state
+        assert [entry.event for entry in answer.entries] == output
+        assert about(output, after.run) == [after.run.run_id], state
 
 
 def about(published: list[DurableEvent], stored: Run) -> list[str]:
@@ -403,7 +403,9 @@ async def test_a_request_is_closed_once(asked: str, answer: str, owner: Workspac
 
 
 def test_every_refusal_reason_is_covered() -> None:
-    seen = {result for fates in FATES.values() for result in fates.values() if isinstance(result, str)} - {UNTOUCHED}
+    seen = {result for outcomes in OUTCOMES.values() for result in outcomes.values() if isinstance(result, str)} - {
+        UNTOUCHED
+    }
     elsewhere = {"run_exists", "session_exists", "unknown_session", "already_closed", "busy"}
     # Only cancels of nodes that do not own the workspace lead to these: `testing/conformance/inputs.py`.
     shared = {"folded", "must_cancel"}

@@ -73,12 +73,12 @@ async def test_r11_file_shrinks_after_sessions_are_deleted(ledger: SqliteLedger,
 async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = threading.Event()
+    is_examined = threading.Event()
     has_work = IncrementalVacuum.has_work
 
     def noted(shrinker: IncrementalVacuum, connection: apsw.Connection) -> bool:
         found = has_work(shrinker, connection)
-        looked.set()
+        is_examined.set()
         return found
 
     owner = await WorkspaceOwner.with_session(ledger)
@@ -88,7 +88,7 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
     for number in range(3):
         await owner.do(DeleteMessage(message(f"m{number}").id))
     monkeypatch.setattr(IncrementalVacuum, "has_work", noted)
-    assert await asyncio.to_thread(looked.wait, TIMEOUT), "after a quiet moment"
+    assert await asyncio.to_thread(is_examined.wait, TIMEOUT), "after a quiet moment"
     # Written when all maintenance in between is done.
     await ledger.database.write(lambda _: None, sync=False)
     after, free = await ledger.database.read(pages)
@@ -98,25 +98,25 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
 
 async def test_a_job_waits_for_one_vacuum_step_at_most(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on = threading.Event(), threading.Event()
-    told: list[str] = []
+    reported: list[str] = []
     step = IncrementalVacuum.step
 
     def held(shrinker: IncrementalVacuum, connection: apsw.Connection) -> None:
         reached.set()
         assert go_on.wait(TIMEOUT)
         step(shrinker, connection)
-        told.append("step")
+        reported.append("step")
 
     owner = await filled_ledger(ledger)
     monkeypatch.setattr(IncrementalVacuum, "step", held)
     deleting = asyncio.gather(empty(owner))
     assert await asyncio.to_thread(reached.wait, TIMEOUT)
-    writing = asyncio.gather(ledger.database.write(lambda _: told.append("write"), sync=True))
+    writing = asyncio.gather(ledger.database.write(lambda _: reported.append("write"), sync=True))
     await asyncio.sleep(0)
     go_on.set()
     await writing
     await deleting
-    assert told[:2] == ["step", "write"]
+    assert reported[:2] == ["step", "write"]
 
 
 async def test_a_power_cut_at_any_vacuum_step_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

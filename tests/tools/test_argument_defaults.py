@@ -305,9 +305,9 @@ async def of_view(project: ToolProject) -> set[str]:
         assert (begin, end) == ("<file>", "</file>")
         return lines[0], lines[-1], f"{call.permits[-1].params['offset']} {call.permits[-1].params['limit']}"
 
-    whole = ("     1|line 1", "(101 more lines; go on with offset=200)", "0 200")
+    whole = ("     1|line 1", "(101 more lines; continue with offset=200)", "0 200")
     assert await shown() == await shown(offset=0) == await shown(offset=-5) == whole
-    one = ("     1|line 1", "(300 more lines; go on with offset=1)", "0 1")
+    one = ("     1|line 1", "(300 more lines; continue with offset=1)", "0 1")
     assert await shown(limit=1) == await shown(limit=0) == await shown(limit=-1) == one
     assert await shown(offset=300) == ("   301|line 301", "   301|line 301", "300 200")
     assert (await shown(offset=301))[0] == "(the file has only 301 lines)"

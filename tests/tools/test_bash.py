@@ -87,7 +87,7 @@ class BashRunner:
     async def call(self, tool: str, **arguments: object) -> ToolResult:
         """Run the tool in a run of its own and return its result."""
         await self.start("", (tool, arguments))
-        await self.harness.quiet()
+        await self.harness.wait_until_idle()
         return results_of(await self.harness.messages())[-1]
 
     async def run(self, command: str, **arguments: object) -> ToolResult:
@@ -194,7 +194,7 @@ async def test_output_is_published_live(runner: BashRunner) -> None:
     await runner.start("r1", ("bash", {"command": "echo öne; until [ -e go ]; do sleep 0.01; done; echo two"}))
     await until(lambda: "öne" in runner.live_output())
     (runner.root / "go").touch()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.live_output() == "öne\ntwo\n"
 
 
@@ -222,7 +222,7 @@ async def test_approval_is_requested_before_the_command_starts(runner: BashRunne
         "auto_background_after": 0,
     }
     runner.bash.gate.open()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert (runner.root / "here").exists()
 
 
@@ -239,7 +239,7 @@ async def test_command_is_not_started_when_its_directory_becomes_a_link_during_t
     (runner.root / "d").rename(runner.root / "was d")
     (runner.root / "d").symlink_to(tmp_path / "outside")
     runner.bash.gate.open()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     result = results_of(await runner.harness.messages())[-1]
     assert (result.is_error, "was replaced by another one" in result.content) == (True, True)
 
@@ -251,7 +251,7 @@ async def test_cancel_during_the_approval_starts_nothing(runner: BashRunner) -> 
     await runner.bash.gate.reached.wait()
     await runner.harness.cancel()
     runner.bash.gate.open()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.harness.end_of("r1").outcome == "cancelled"
     assert not list(runner.root.iterdir())
 
@@ -269,7 +269,7 @@ async def test_cancel_concurrent_with_the_answer_leaves_no_process(runner: BashR
     for _ in range(turns):
         await asyncio.sleep(0)
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.harness.end_of("r1").outcome == "cancelled"
     assert not survivors(token)
     assert not list(runner.root.iterdir())
@@ -282,7 +282,7 @@ async def test_process_tree_is_gone_when_a_cancelled_run_has_ended(runner: BashR
     await runner.start("r1", ("bash", {"command": line}), ("bash", {"command": "touch there"}))
     await until((runner.root / "up").exists)
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert not survivors(token)
     assert runner.harness.end_of("r1").outcome == "cancelled"
     assert not (runner.root / "there").exists()
@@ -310,7 +310,7 @@ async def test_a_run_whose_command_killed_its_supervisors_fails(runner_without_n
     token = new_token()
     command = KILLS_ITS_SUPERVISORS.format(token=token)
     await runner_without_namespace.start("r1", ("bash", {"command": command}))
-    await runner_without_namespace.harness.quiet()
+    await runner_without_namespace.harness.wait_until_idle()
     assert not survivors(token)
     end = runner_without_namespace.harness.end_of("r1")
     assert (end.outcome, "killed the processes that supervise it" in end.error) == ("failed", True)
@@ -321,14 +321,14 @@ async def test_a_run_whose_command_killed_its_supervisors_fails(runner_without_n
 
 
 async def test_a_job_that_kills_its_supervisors_later_fails_its_run(runner_without_namespace: BashRunner) -> None:
-    """The run continues after the call; its end reports the fate of the job."""
+    """The run continues after the call; its end reports the end of the job."""
     token = new_token()
     command = f"until [ -e go ]; do sleep 0.01; done; {KILLS_ITS_SUPERVISORS.format(token=token)}"
     wait: dict[str, object] = {"command": "touch go; until [ -e up ]; do sleep 0.01; done; sleep 9999"}
     await runner_without_namespace.start(
         "r1", ("bash", {"command": command, "run_in_background": True}), ("bash", wait)
     )
-    await runner_without_namespace.harness.quiet()
+    await runner_without_namespace.harness.wait_until_idle()
     assert not survivors(token)
     assert runner_without_namespace.harness.end_of("r1").outcome == "failed"
 
@@ -342,7 +342,7 @@ async def test_a_cancelled_run_whose_command_kills_its_supervisors_is_cancelled(
     await runner_without_namespace.start("r1", ("bash", {"command": line}))
     await until((runner_without_namespace.root / "ready").exists)
     await runner_without_namespace.harness.cancel()
-    await runner_without_namespace.harness.quiet()
+    await runner_without_namespace.harness.wait_until_idle()
     assert not survivors(token)
     assert runner_without_namespace.harness.end_of("r1").outcome == "cancelled"
 
@@ -422,7 +422,7 @@ async def test_cancel_stops_a_job_whose_output_is_followed(runner: BashRunner) -
     await runner.start("r1", ("bash", {"command": f"touch up; sleep {token}", "run_in_background": True}))
     await until((runner.root / "up").exists)
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert not survivors(token)
     assert runner.jobs.list() == ()
 
@@ -431,7 +431,7 @@ async def test_a_cancel_while_waiting_for_a_job_ends_the_wait(runner: BashRunner
     await runner.run("touch up; sleep 1000", run_in_background=True)
     await runner.start("r2", ("job_output", {"shell_id": "001", "wait": True}))
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert [info.state for info in runner.jobs.list()] == ["running"]
     [job] = runner.jobs.list()
     assert job.run_id != RunId("r2")

@@ -27,7 +27,7 @@ OLD = b"one\ntwo\nthree\n"
 
 async def cancel_and_check(runner: ToolRunner, run: str) -> None:
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.harness.end_of(run).outcome == "cancelled"
     await runner.harness.assert_valid()
 
@@ -96,7 +96,7 @@ async def test_change_in_place_before_a_cancel_is_recorded(project: Path) -> Non
     # The old state is already recorded; the next record is of the new state.
     await ledger.gate.reached.wait()
     ledger.gate.open()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.harness.end_of(run).outcome == "completed"
     assert runner.read("b.txt") == b"2"
     assert [content for _, _, content in await runner.versions()] == [None, "1", "2"]

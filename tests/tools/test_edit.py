@@ -186,9 +186,9 @@ async def test_reported_edit_numbers_are_positions_in_the_call(tmp_path: Path, w
     assert [(item["index"], item["edit"]["new_string"]) for item in failed] == [
         (at, f"\tLINE {at}") for at in sorted(wrong)
     ]
-    said = outcome.content.splitlines()
-    assert said[0].startswith(f"Made {4 - len(wrong)} of 4 edits in f ")
-    assert {int(line.split()[1]) for line in said if re.match(r"Edit \d+ failed: ", line)} == wrong
-    assert {int(line.split()[1][:-1]) for line in said if re.match(r"Edit \d+: ", line)} == {2, 3, 4} - wrong
+    output = outcome.content.splitlines()
+    assert output[0].startswith(f"Made {4 - len(wrong)} of 4 edits in f ")
+    assert {int(line.split()[1]) for line in output if re.match(r"Edit \d+ failed: ", line)} == wrong
+    assert {int(line.split()[1][:-1]) for line in output if re.match(r"Edit \d+: ", line)} == {2, 3, 4} - wrong
     made = ["  line" if at in wrong else "  LINE" for at in (2, 3, 4)]
     assert (tmp_path / "f").read_text() == "first\n" + "".join(f"{word} {at}\n" for at, word in enumerate(made, 2))

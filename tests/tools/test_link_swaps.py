@@ -181,8 +181,8 @@ def test_project_extensions_are_checked_when_they_are_opened(
         return verdict
 
     monkeypatch.setattr(markdown_dir, "is_within", then_swap)
-    shelf = markdown_dir.MarkdownDirectory("files", lambda file: (file.data, file.error))
-    found = shelf.scan([SearchPath(str(project.root / "d"), "project", within=str(project.root))])
+    markdown_directory = markdown_dir.MarkdownDirectory("files", lambda file: (file.data, file.error))
+    found = markdown_directory.scan([SearchPath(str(project.root / "d"), "project", within=str(project.root))])
     assert not any(SECRET.encode() in data for data, _ in found if data)
 
 

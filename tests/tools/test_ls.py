@@ -56,7 +56,7 @@ async def test_ls_shows_a_tree(runner: ToolRunner) -> None:
 
 async def test_ls_of_an_empty_directory(runner: ToolRunner) -> None:
     (runner.root / "b").mkdir()
-    assert "nothing in it" in (await runner.call("ls", path="b")).content
+    assert "only ignored entries" in (await runner.call("ls", path="b")).content
 
 
 async def test_ls_outside_a_repository_has_a_smaller_depth(runner: ToolRunner) -> None:

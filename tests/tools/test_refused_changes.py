@@ -103,7 +103,7 @@ async def test_a_change_that_cannot_be_recorded_is_not_made(
     names = (stored.root / "linked.txt").stat().st_ino
     ledger.origins = (origin,)
     run = await stored.start((tool, arguments))
-    await stored.harness.quiet()
+    await stored.harness.wait_until_idle()
     assert tree(stored.root) == before
     assert (stored.root / "other name.txt").stat().st_ino == (stored.root / "linked.txt").stat().st_ino == names
     assert [file.origin for file in await stored.files() if file.origin == "tool"] == []
@@ -148,7 +148,7 @@ async def test_a_change_is_reverted_if_its_record_is_refused_after_a_cancel(
     assert not cancel.done()
     decided.set()
     await cancel
-    await stored.harness.quiet()
+    await stored.harness.wait_until_idle()
     assert stored.harness.end_of(run).outcome == "cancelled"
     assert (tree(stored.root) == before) is is_refused
     assert ("tool" in [file.origin for file in await stored.files()]) is not is_refused
@@ -170,7 +170,7 @@ async def test_a_concurrent_change_by_another_program_is_kept(stored: ToolRunner
     ledger.commit = commit_and_write  # type: ignore[method-assign]
     ledger.origins = ("tool",)
     await stored.start(CHANGES["an edit"])
-    await stored.harness.quiet()
+    await stored.harness.wait_until_idle()
     assert stored.read("a.txt") == b"of another program\n"
     assert not [name for name in stored.names() if "holdfast" in name]
 
@@ -192,7 +192,7 @@ async def changed(project: Path, ledger: RefusingLedger) -> ToolRunner:
         ("write", {"file_path": "gone.txt", "content": "changed before it was removed"}),
     ]
     await runner.start(*calls, run_id="r1")
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     (runner.root / "gone.txt").unlink()
     return runner
 

@@ -50,11 +50,11 @@ async def caller(root: Path, needs: ToolNeeds | None = None) -> DirectCaller:
         ("a", {}, ["     1|a"]),
         ("a\n", {"offset": 1}, ["(the file has only 1 lines)"]),
         ("a\n\n", {}, ["     1|a", "     2|"]),
-        ("a\nb\n", {"limit": 1}, ["     1|a", "(1 more lines; go on with offset=1)"]),
-        ("a\nb\nc", {"offset": 1, "limit": 1}, ["     2|b", "(1 more lines; go on with offset=2)"]),
+        ("a\nb\n", {"limit": 1}, ["     1|a", "(1 more lines; continue with offset=1)"]),
+        ("a\nb\nc", {"offset": 1, "limit": 1}, ["     2|b", "(1 more lines; continue with offset=2)"]),
         ("a\nb\n", {"offset": 1, "limit": 1}, ["     2|b"]),
-        ("a\nb\n", {"limit": 0}, ["     1|a", "(1 more lines; go on with offset=1)"]),
-        ("a\nb\n", {"offset": -1, "limit": -1}, ["     1|a", "(1 more lines; go on with offset=1)"]),
+        ("a\nb\n", {"limit": 0}, ["     1|a", "(1 more lines; continue with offset=1)"]),
+        ("a\nb\n", {"offset": -1, "limit": -1}, ["     1|a", "(1 more lines; continue with offset=1)"]),
     ],
 )
 async def test_remarks_beside_the_lines_of_a_view(
@@ -168,14 +168,17 @@ async def test_truncated_and_aborted_searches_are_marked(
         more = " or more" * (is_truncated or is_late)
         shown = [f"  Line {match.line}, Char 3: text" for match in matches]
         expected = [f"Found {count}{more} match{'es' * (count > 1)}", "", f'"{root}/sub/f\\n":', *shown]
-        expected += ["", "(only the newest files are shown: use a sharper pattern, path or include)"] * is_truncated
+        expected += [
+            "",
+            "(only the newest files are shown: use a more specific pattern, path or include)",
+        ] * is_truncated
         expected += ["", f"({late})"] * is_late
         assert outcome.content.split("\n") == expected
     outcome = await call("glob", pattern="*")
     assert json.loads(outcome.metadata) == {"number_of_files": count, "truncated": is_truncated or is_late}
     lines = outcome.content.split("\n")
     assert len([line for line in lines if line.startswith(f'"{root}/f') and line.endswith('\\n"')]) == count
-    assert ("(there are more: use a sharper pattern or path)" in lines) is is_truncated
+    assert ("(there are more: use a more specific pattern or path)" in lines) is is_truncated
     assert ("(the search was stopped after 30 s: give a path)" in lines) is is_late
     assert ("No files found" in lines) is (count == 0 and not is_truncated and not is_late)
 

@@ -53,11 +53,11 @@ async def check_questions(root: Path) -> None:
 
     async def wrong(*asked: dict[str, object]) -> str:
         before = len(call.inquiries)
-        said = await call.text("question", questions=list(asked))
+        output = await call.text("question", questions=list(asked))
         if len(call.inquiries) > before:
-            assert said == "User cancelled this question"
+            assert output == "User cancelled this question"
             return ""
-        return said.removeprefix("error: ").removesuffix(" Correct it and call again.")
+        return output.removeprefix("error: ").removesuffix(" Correct it and call again.")
 
     assert await wrong() == "Ask 1 to 5 questions at once, not 0."
     assert await wrong(*[QUESTION] * 5) == ""
@@ -80,7 +80,7 @@ async def check_questions(root: Path) -> None:
         for names in ("a", "abcdef", ""):
             assert await wrong(single(*choices(*names), kind=kind)) == f"Question 1: {kind} needs 2 to 5 choices."
     for pair in (("a", " "), ("a", "a")):
-        assert await wrong(single(*choices(*pair))) == "Question 1: every choice needs an id of its own."
+        assert await wrong(single(*choices(*pair))) == "Question 1: every choice needs a unique id."
     assert await wrong(single(*choices("a", "b", label=" "))) == "Question 1: every choice needs a label."
     for name in ("label", "description"):
         assert await wrong(single(*choices("a", "b", **{name: "é" * 100}))) == ""
@@ -195,7 +195,7 @@ async def test_log_tool_shows_the_end_of_the_log(root: Path, monkeypatch: pytest
     log.unlink()
     log.mkdir()
     assert "The log cannot be read: is a directory." in await call.text("holdfast_logs")
-    assert "keeps no log file" in await (await caller(root)).text("holdfast_logs")
+    assert "has no log file" in await (await caller(root)).text("holdfast_logs")
 
 
 async def test_info_tool_reports_the_configuration(root: Path) -> None:
@@ -218,7 +218,7 @@ async def test_agent_tool_lists_the_offered_agents() -> None:
     tool = Agent(lambda: offered)
     base = Agent().spec.description
     assert tool.spec.description.removeprefix(base).split("\n")[2:] == [
-        "With `agent` you send one of these, which has its own instructions, tools and model:",
+        "The tool `agent` runs one of these, which have their own instructions, tools and models:",
         "- a: does a",
         "- b",
         "- c: small",
@@ -242,7 +242,7 @@ async def test_sub_agents_need_a_prompt(root: Path) -> None:
 async def test_sub_agents_do_not_reach_private_addresses(root: Path) -> None:
     call = DirectCaller(root, [WebFetch()])
     for host in ("127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254"):
-        with pytest.raises(PermissionDenied, match="helpers may not go there") as error:
+        with pytest.raises(PermissionDenied, match="sub-agents cannot access it") as error:
             await call("web_fetch", url=f"http://{host}/")
         assert not error.value.stops_turn
     assert call.permits == []
@@ -336,18 +336,18 @@ async def test_view_of_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
     call = await caller(root)
     for name, (kind, data) in PICTURES.items():
         (root / name).write_bytes(data)
-        assert "cannot look at pictures" in await call.text("view", file_path=name)
+        assert "does not accept images" in await call.text("view", file_path=name)
         call.takes_images = True
         outcome = await call("view", file_path=name)
         assert (outcome.mime_type, base64.b64decode(outcome.data)) == (kind, data)
         assert outcome.content == f"{name}: {kind}, {len(data)} bytes"
         (root / name).write_bytes(b"x" + data)
-        assert f"its content is no {kind}" in await call.text("view", file_path=name)
+        assert f"its content is not {kind}" in await call.text("view", file_path=name)
         call.takes_images = False
     assert len(call.operations) == len(PICTURES)
     call.takes_images = True
     monkeypatch.setattr(view, "_MAX_BYTES", 8)
-    assert "at most 8 are taken" in await call.text("view", file_path="a.PNG")
+    assert "the limit is 8" in await call.text("view", file_path="a.PNG")
 
 
 class Skill:
@@ -366,7 +366,7 @@ async def test_view_of_a_skill_is_complete_and_names_it(root: Path, monkeypatch:
     assert shown == {"resource_type": "skill", "resource_name": "sharp", "resource_description": "cuts"}
     assert "(299 more lines" in await call.text("view", file_path="SKILL.md", limit=1)
     (root / "other").write_text(path.read_text())
-    assert "Ask for fewer" in await call.text("view", file_path="other")
+    assert "Request fewer" in await call.text("view", file_path="other")
     assert "resource_type" not in await call.metadata("view", file_path="other", limit=2)
 
 
@@ -452,7 +452,7 @@ async def test_view_refuses_files_that_are_not_text(root: Path) -> None:
     assert "f is a file: give the directory" in await call.text("glob", pattern="*", path="f")
     for tool in ("glob", "grep"):
         assert "There is no file or directory nothing." in await call.text(tool, pattern="x", path="nothing")
-    assert "has a line break in it" in await call.text("grep", pattern="a\nb")
+    assert "contains a line break" in await call.text("grep", pattern="a\nb")
     assert "Found 1 match\n" in await call.text("grep", pattern="x", path="f")
     await call("view", file_path="f")
     assert "has this content already" in await call.text("write", file_path="f", content="x")

@@ -41,7 +41,7 @@ def only(report: UndoReport) -> UndoneFile:
 
 async def run(runner: ToolRunner, run_id: str, *calls: tuple[str, dict[str, object]]) -> None:
     await runner.start(*calls, run_id=run_id)
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
 
 
 def writes(path: str, content: str) -> tuple[str, dict[str, object]]:
@@ -188,7 +188,10 @@ async def test_undo_does_not_overwrite_binary_content(runner: ToolRunner) -> Non
     await runner.call_ok("write", file_path="b.txt", content="1")
     runner.write_file("b.txt", b"\0\1")
     refused = only(await undo_last(runner, "b.txt", force=True))
-    assert (refused.outcome, refused.reason) == ("refused", "it has changed since and is no text: move it away first")
+    assert (refused.outcome, refused.reason) == (
+        "refused",
+        "it has changed since and is not a text file: move it away first",
+    )
     assert runner.read("b.txt") == b"\0\1"
 
 

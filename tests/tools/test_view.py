@@ -22,7 +22,7 @@ async def test_view_numbers_lines(runner: ToolRunner) -> None:
 
 async def test_view_shows_a_section(runner: ToolRunner) -> None:
     result = await runner.call("view", file_path="a.txt", offset=1, limit=1)
-    assert result.content == "<file>\n     2|two\n(1 more lines; go on with offset=2)\n</file>"
+    assert result.content == "<file>\n     2|two\n(1 more lines; continue with offset=2)\n</file>"
     assert "only 3 lines" in (await runner.call("view", file_path="a.txt", offset=9)).content
     assert "1|one" in (await runner.call("view", file_path="a.txt", offset=-5)).content
 
@@ -98,11 +98,11 @@ async def test_view_sends_images_to_models_that_support_them(project: Path) -> N
     result = await runner.call_ok("view", file_path="p.png")
     assert (base64.b64decode(result.data), result.mime_type) == (PNG, "image/png")
     runner.write_file("fake.png", b"hello")
-    assert "not what its name says" in await runner.call_error("view", file_path="fake.png")
+    assert "does not match its name" in await runner.call_error("view", file_path="fake.png")
     runner.write_file("big.png", PNG + bytes(200 * 1024))
     assert "bytes" in await runner.call_error("view", file_path="big.png")
-    blind = await ToolRunner(project).open()
-    assert "cannot look" in await blind.call_error("view", file_path="p.png")
+    without_images = await ToolRunner(project).open()
+    assert "does not accept images" in await without_images.call_error("view", file_path="p.png")
 
 
 async def test_special_files_are_refused(runner: ToolRunner) -> None:

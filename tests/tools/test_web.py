@@ -112,16 +112,16 @@ async def test_compressed_page_is_decompressed_in_pieces(runner: ToolRunner, web
     assert "hello" in (await runner.call_ok("fetch", url=deflated)).content
     bomb = serve("/bomb", _compressed(b"x" * 50_000_000), "Content-Encoding: gzip")
     tracemalloc.start()
-    assert "(cut:" in (await runner.call_ok("fetch", url=bomb)).content
+    assert "(truncated:" in (await runner.call_ok("fetch", url=bomb)).content
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 30_000_000
     nested = serve("/nested", _compressed(b"hello", 2), "Content-Encoding: gzip, gzip")
-    assert "packed" in await runner.call_error("fetch", url=nested)
+    assert "content encoding" in await runner.call_error("fetch", url=nested)
     cut = serve("/cut", _compressed(b"hello" * 100)[:-12], "Content-Encoding: gzip")
-    assert "broke off" in await runner.call_error("fetch", url=cut)
+    assert "before it was complete" in await runner.call_error("fetch", url=cut)
     broken = serve("/broken", b"hello", "Content-Encoding: gzip")
-    assert "broke off" in await runner.call_error("fetch", url=broken)
+    assert "content encoding" in await runner.call_error("fetch", url=broken)
 
 
 async def test_redirects_are_followed_and_reported(runner: ToolRunner, web: WebServer) -> None:
@@ -171,7 +171,7 @@ async def test_binary_or_long_download_is_recorded_by_digest(
     (runner.root / "f.bin").write_bytes(b"\0other")
     for force in (False, True):
         report = await undo_last(runner, "f.bin", force=force)
-        assert report.files[0].reason == "it has changed since and is no text: move it away first"
+        assert report.files[0].reason == "it has changed since and is not a text file: move it away first"
         assert runner.read("f.bin") == b"\0other"
     (runner.root / "f.bin").write_bytes(bytes(range(256)) * 1_000)
     assert (await undo_last(runner)).files[0].outcome == "removed"
@@ -203,16 +203,16 @@ async def test_failed_fetch_is_explained(runner: ToolRunner, web: WebServer, res
         ("https://", "no host"),
         ("http://a b/", "spaces"),
         ("http://user:pw@example.org/", "password"),
-        ("http://[::1/", "not one"),
+        ("http://[::1/", "not valid"),
     ):
         assert says in await runner.call_error("fetch", url=url), url
-    assert "could not be asked" in await runner.call_error("fetch", url=f"http://127.0.0.1:{reserved_port}/")
+    assert "could not be reached" in await runner.call_error("fetch", url=f"http://127.0.0.1:{reserved_port}/")
 
 
 async def test_long_pages_are_cut(runner: ToolRunner, web: WebServer) -> None:
     web.page("/long", "é".encode() * 100_000, "text/plain; charset=utf-8")
     result = await runner.call_ok("fetch", url=f"{web.url}/long", format="text")
-    assert "cut: only the first 102,400 bytes" in result.content
+    assert "truncated: only the first 102,400 bytes" in result.content
     assert result.content.count("é") == 51_200
 
 
@@ -236,7 +236,7 @@ async def test_a_cancel_closes_the_connection(runner: ToolRunner, web: WebServer
     run = await runner.start((tool, dict(arguments)))
     await web.gate.reached.wait()
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     assert runner.harness.end_of(run).outcome == "cancelled"
     await web.left.wait()
     await until(lambda: runner.names() == ["a.txt"])
@@ -279,7 +279,7 @@ async def test_interrupted_download_leaves_nothing(runner: ToolRunner, web: WebS
         await visit.send(b"half")
 
     web.pages["/broken"] = broken
-    assert "broke off" in await runner.call_error("download", url=f"{web.url}/broken", file_path="x/y")
+    assert "was cut off" in await runner.call_error("download", url=f"{web.url}/broken", file_path="x/y")
     assert "status 404" in await runner.call_error("download", url=f"{web.url}/none", file_path="x/y")
     assert runner.names() == ["a.txt"]
     assert not (runner.root / "x").exists()
@@ -288,8 +288,8 @@ async def test_interrupted_download_leaves_nothing(runner: ToolRunner, web: WebS
 async def test_progress_is_published(runner: ToolRunner, web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.tools.download._PAUSE", -1.0)
     await runner.call_ok("download", url=f"{web.url}/file.bin", file_path="x")
-    said = [event.payload.text for _, event in runner.harness.published.events if isinstance(event, ToolOutputEvent)]
-    assert "256,000 of 256,000 bytes\n" in said
+    output = [event.payload.text for _, event in runner.harness.published.events if isinstance(event, ToolOutputEvent)]
+    assert "256,000 of 256,000 bytes\n" in output
 
 
 async def test_address_rules_apply_before_and_after_each_redirect(project: Path, web: WebServer) -> None:

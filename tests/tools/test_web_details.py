@@ -15,7 +15,7 @@ from holdfast.tools import download
 from holdfast.tools.agentic_fetch import WebFetch
 from holdfast.tools.fetch import without_clock
 from holdfast.tools.registry import BuiltinTools, ToolNeeds
-from holdfast.workspace.web_client import Target, WebClient, address_note, parse_target
+from holdfast.workspace.web_client import WebClient, WebTarget, address_note, parse_target
 from tools.direct_calls import DirectCaller
 from workspace.web_server import Visit, WebServer, web_server
 
@@ -59,7 +59,7 @@ def test_the_time_limit_is_suspended_while_an_approval_is_pending() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
 
-        async def slow(_: Target) -> None:
+        async def slow(_: WebTarget) -> None:
             await elapse(1_000)
 
         deadline = asyncio.timeout(30)
@@ -154,7 +154,7 @@ async def test_sub_agents_follow_rules_and_reach_only_public_addresses(root: Pat
     assert (permit.tool, permit.action, permit.is_agreed) == ("fetch", "fetch", True)
     assert permit.params == {"url": "http://open.example/a"}
     for url in (f"{web.url}/page", "http://open.example/in"):
-        with pytest.raises(PermissionDenied, match="helpers may not go there") as refused:
+        with pytest.raises(PermissionDenied, match="sub-agents cannot access it") as refused:
             await call("web_fetch", url=url)
         assert not refused.value.stops_turn
     assert [visit.path for visit in web.visits] == ["http://open.example/a", "http://open.example/in"]
@@ -198,7 +198,7 @@ async def test_unknown_host_is_reported(root: Path) -> None:
 
 @pytest.mark.parametrize(("redirects", "is_reached"), [(9, True), (10, False)])
 async def test_redirect_limit(web: WebServer, redirects: int, is_reached: bool) -> None:
-    async def allow(_: Target) -> None:
+    async def allow(_: WebTarget) -> None:
         return
 
     for number in range(redirects):

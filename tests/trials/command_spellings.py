@@ -161,27 +161,27 @@ _LINE_LAYERS: tuple[Layer, ...] = (
 """Layers around any line."""
 
 
-def _quote_parts(dice: random.Random, word: str) -> str:
+def _quote_parts(rng: random.Random, word: str) -> str:
     """Write a word with quotes, escapes and continuations in it, which bash removes."""
     made = ""
     while word:
-        size = dice.randint(1, len(word))
+        size = rng.randint(1, len(word))
         part, word = word[:size], word[size:]
         forms = [part, part, f"'{part}'", f'"{part}"', f"\\{part}", f"{part}''", f'""{part}', f"{part}\\\n"]
         forms += [f"$'{part}'", "$'" + "".join(f"\\x{ord(char):02x}" for char in part) + "'", f"{part}$none"]
-        made += dice.choice(forms)
+        made += rng.choice(forms)
     return made
 
 
-def spell_program(dice: random.Random, project: "SpellingProject") -> str:
+def spell_program(rng: random.Random, project: "SpellingProject") -> str:
     """Return a line that runs the denied program, as far as bash accepts its layers."""
-    program = dice.choice((
+    program = rng.choice((
         _PROGRAM, _PROGRAM, _PROGRAM,
         f"{project.bin}/{_PROGRAM}", f"./../bin/{_PROGRAM}", "./link", "./copy", "sub/../link",
         f"{project.bin}/./{_PROGRAM}",
     ))  # fmt: skip
-    spelt = dice.choice((
-        program, program, program, _quote_parts(dice, program), _quote_parts(dice, program), f"{{{program},a}}",
+    spelt = rng.choice((
+        program, program, program, _quote_parts(rng, program), _quote_parts(rng, program), f"{{{program},a}}",
         f"{program[:-1]}[{program[-1]}]" if "/" in program else program, f"$(echo {program})", f"`echo {program}`",
         f"{program[:-2]}??" if "/" in program else program, f"$'{program}'",
     ))  # fmt: skip
@@ -203,23 +203,23 @@ def spell_program(dice: random.Random, project: "SpellingProject") -> str:
         f"cd ../bin && ./{_PROGRAM} x",
         f"cd ../bin; PATH=.; {_PROGRAM} x",
     ]
-    if dice.random() < 0.15:
-        line = dice.choice(kinds)
+    if rng.random() < 0.15:
+        line = rng.choice(kinds)
     else:
-        for _ in range(dice.choice((0, 0, 1, 1, 2))):
-            line = dice.choice(_COMMAND_LAYERS)(line)
-    return _layered(dice, line)
+        for _ in range(rng.choice((0, 0, 1, 1, 2))):
+            line = rng.choice(_COMMAND_LAYERS)(line)
+    return _layered(rng, line)
 
 
-def spell_write(dice: random.Random, target_project: "SpellingProject") -> str:
+def spell_write(rng: random.Random, target_project: "SpellingProject") -> str:
     """Return a line that writes to the denied file."""
     project = target_project.project
-    target = dice.choice((
+    target = rng.choice((
         "keep/f", "./keep/f", "keep/../keep/f", f"{project}/keep/f", "way/f", "door", "sub/../keep/f", "keep//f",
         "sub/back/keep/f", f"../{project.name}/keep/f",
     ))  # fmt: skip
-    spelt = dice.choice(
-        (target, target, _quote_parts(dice, target), f"$(echo {target})", f"$PWD/{target}", f"{target[:-1]}?")
+    spelt = rng.choice(
+        (target, target, _quote_parts(rng, target), f"$(echo {target})", f"$PWD/{target}", f"{target[:-1]}?")
     )
     forms = [f"echo x {operator} {spelt}" for operator in (">", ">>", ">|", "&>", "&>>", "<>", "1>", ">&", "2>")]
     forms += [f"echo x >{spelt}", f">{spelt} echo x", f"> {spelt}", f": > {spelt}", f"exec 3> {spelt}; echo x >&3"]
@@ -241,12 +241,12 @@ def spell_write(dice: random.Random, target_project: "SpellingProject") -> str:
         f"cp /etc/passwd -t {project}/keep",
     ]
     forms += ["mv f.txt keep/f", "install -m 600 f.txt keep/f", "truncate -s 0 keep/f"]
-    return _layered(dice, dice.choice(forms))
+    return _layered(rng, rng.choice(forms))
 
 
-def _layered(dice: random.Random, line: str) -> str:
-    for _ in range(dice.choice((0, 1, 1, 2, 2, 3))):
-        line = dice.choice(_LINE_LAYERS)(line)
+def _layered(rng: random.Random, line: str) -> str:
+    for _ in range(rng.choice((0, 1, 1, 2, 2, 3))):
+        line = rng.choice(_LINE_LAYERS)(line)
     return line
 
 
@@ -273,13 +273,13 @@ _PIECES = _items(r"""
 """)
 
 
-def damaged_line(dice: random.Random) -> str:
+def damaged_line(rng: random.Random) -> str:
     """Return a line in which the denied program is data, with pieces inserted or removed: it may no longer be data."""
-    line = dice.choice(_AS_DATA)
-    for _ in range(dice.randint(1, 4)):
-        at = dice.randint(0, len(line))
-        piece = dice.choice((*_PIECES, "|", " ", "canary x", "; canary x\n", "$(canary x)"))
-        line = line[:at] + piece + line[at + dice.choice((0, 0, 1, 2)) :]
+    line = rng.choice(_AS_DATA)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randint(0, len(line))
+        piece = rng.choice((*_PIECES, "|", " ", "canary x", "; canary x\n", "$(canary x)"))
+        line = line[:at] + piece + line[at + rng.choice((0, 0, 1, 2)) :]
     return line
 
 
@@ -354,20 +354,20 @@ class SpellingProject:
 
 def try_spellings(seed: int) -> None:
     """Raise `AssertionError` with the first line that ran although a rule denies its effect."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="holdfast-spellings-") as folder:
         project = SpellingProject(Path(folder))
         for number in range(_LINES):
-            line = (spell_program if number % 2 else spell_write)(dice, project)
+            line = (spell_program if number % 2 else spell_write)(rng, project)
             if not project.is_stopped(line):
                 assert not project.is_violated(line), line
 
 
 def try_data(seed: int) -> None:
     """Raise `AssertionError` with the first line that ran the denied program although it was taken for data."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="holdfast-spellings-") as folder:
         project = SpellingProject(Path(folder))
-        for line in (damaged_line(dice) for _ in range(_LINES)):
+        for line in (damaged_line(rng) for _ in range(_LINES)):
             if not project.is_stopped(line):
                 assert not project.is_violated(line), line

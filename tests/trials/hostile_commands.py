@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast.workspace.process.command_process import Launch, Processes, RunningCommand
+from holdfast.workspace.process.command_process import CommandLaunch, Processes, RunningCommand
 from holdfast.workspace.process.guard_client import Containment, Guard, TreeEnd
 
 __all__ = ["SHAPES", "RunningShape", "launch_of", "new_token", "start_shape", "survivors", "try_tree"]
@@ -85,11 +85,11 @@ def new_token() -> str:
     return f"9999.{secrets.randbits(60):020}"
 
 
-def launch_of(shape: str, token: str, cwd: str = "/") -> Launch:
+def launch_of(shape: str, token: str, cwd: str = "/") -> CommandLaunch:
     # A virtual environment below /tmp does not exist in a sandbox; the interpreter it was created from does.
     line = SHAPES[shape].format(python=os.path.realpath(sys.executable), token=token)
     env = {"PATH": os.environ.get("PATH", os.defpath)}
-    return Launch(("/bin/bash", "-c", line, token), cwd, env, linger=None)
+    return CommandLaunch(("/bin/bash", "-c", line, token), cwd, env, linger=None)
 
 
 def survivors(token: str) -> list[str]:

@@ -17,8 +17,8 @@ __all__ = ["RandomHooks"]
 class RandomHooks(NoHooks):
     """In a schedule without hooks they return nothing and take no time."""
 
-    def __init__(self, dice: random.Random, *, says_something: bool) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random, *, says_something: bool) -> None:
+        self._dice = rng
         self._says_something = says_something
         self._at_work: Counter[RunId] = Counter()
         self._inputs: dict[tuple[RunId, ToolCallId], dict[str, object] | None] = {}
@@ -60,12 +60,12 @@ class RandomHooks(NoHooks):
             await asyncio.sleep(self._dice.choice((0.0, 0.0, 0.01, 0.3)))
         finally:
             self._at_work[run] -= 1
-        fate = self._dice.random()
+        ending_kind = self._dice.random()
         return HookOutcome(
-            "deny" if fate < 0.1 else "allow" if fate < 0.4 else "",
-            halts=fate < 0.03,
+            "deny" if ending_kind < 0.1 else "allow" if ending_kind < 0.4 else "",
+            halts=ending_kind < 0.03,
             reason="a reason",
-            context="a word for the model" if fate > 0.7 else "",
-            input={"n": self._dice.randint(2, 9)} if fate > 0.8 else None,
+            context="a word for the model" if ending_kind > 0.7 else "",
+            input={"n": self._dice.randint(2, 9)} if ending_kind > 0.8 else None,
             report={"hook_count": 1},
         )

@@ -124,8 +124,8 @@ def stored_runs(root: Path) -> set[str]:
 
 def try_detach(seed: int) -> int:
     """Run one trial and return the number of acknowledged prompts. Raise `AssertionError` on a violation."""
-    dice = random.Random(seed)
-    form = dice.choice([*FORMS, _COVERED])
+    rng = random.Random(seed)
+    form = rng.choice([*FORMS, _COVERED])
     with tempfile.TemporaryDirectory(prefix="holdfast-detach-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         data = data_dir_for(form, root)
@@ -134,7 +134,7 @@ def try_detach(seed: int) -> int:
         server.start()
         theirs.close()
         try:
-            acknowledged, changed_at = _play(dice, form, data, mine)
+            acknowledged, changed_at = _play(rng, form, data, mine)
         finally:
             server.kill()
             server.join()
@@ -143,12 +143,12 @@ def try_detach(seed: int) -> int:
     return len(acknowledged)
 
 
-def _play(dice: random.Random, form: str, data: Path, server: Connection) -> tuple[dict[str, int], int]:
+def _play(rng: random.Random, form: str, data: Path, server: Connection) -> tuple[dict[str, int], int]:
     """Change the directory after some prompts, and read on until the server refuses. Return the prompts with their send
     times, and the time of the change.
     """
     acknowledged: dict[str, int] = {}
-    change_after, changed_at = dice.randint(1, 40), 0
+    change_after, changed_at = rng.randint(1, 40), 0
     deadline = time.monotonic() + 20
     while server.poll(max(0.0, deadline - time.monotonic())):
         word, name, sent_at = server.recv()

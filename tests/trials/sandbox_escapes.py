@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.sandbox.privileges import landlock_version
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, find_bubblewrap
@@ -218,7 +218,7 @@ def _terminal() -> str:
 async def _run(processes: Processes, environment: EscapeEnvironment, script: str) -> dict[str, str]:
     """Run a script of several attempts and return its output by attempt."""
     env = {"PATH": os.environ["PATH"], "HOME": str(environment.home), "HOLDFAST_TEST": "1", "LC_ALL": "C"}
-    launch = Launch(("/bin/bash", "-c", script), str(environment.workspace), env, 0.25)
+    launch = CommandLaunch(("/bin/bash", "-c", script), str(environment.workspace), env, 0.25)
     running, _ = await processes.run(launch)
     found: dict[str, str] = {"": running.remark}
     for part in running.stdout.excerpt().split(_MARK)[1:]:

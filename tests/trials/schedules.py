@@ -35,20 +35,20 @@ _DELIVERIES: tuple[Delivery | None, ...] = (None, None, "steer", "queue", "rejec
 
 def try_schedule(seed: int) -> None:
     """Play one schedule and check it."""
-    run_seeded(lambda dice: Schedule(dice).live(), seed)
+    run_seeded(lambda rng: Schedule(rng).live(), seed)
 
 
 class Schedule:
     """Three clients, two sessions, one workspace, then perhaps a shutdown in the middle and a second start."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random) -> None:
+        self._dice = rng
         self._is_failing = False
         self._prompts = 0
         self._ledger = MemoryLedger(pace=self._pace, fail=self._fault, survives=self._flip)
-        self._info = ModelInfo("demo", "scripted", context_window=dice.choice([0, 0, 400]))
+        self._info = ModelInfo("demo", "scripted", context_window=rng.choice([0, 0, 400]))
         self.model = ScriptedModel(self._script, info=self._info, pause=self._pause)
-        self.hooks = RandomHooks(dice, says_something=dice.random() < 0.3)
+        self.hooks = RandomHooks(rng, says_something=rng.random() < 0.3)
         self.witness = ClientLog()
         self.runs: list[Run] = []
 
@@ -190,14 +190,14 @@ class Schedule:
         self.hooks.judge_call(context, arguments)
         self.witness.tools += 1
         await asyncio.sleep(self._dice.choice((0.0, 0.01, 0.2)))
-        fate = self._dice.random()
-        if fate < 0.1:
+        ending_kind = self._dice.random()
+        if ending_kind < 0.1:
             raise ToolError("it did not work")
-        if fate < 0.15:
+        if ending_kind < 0.15:
             raise ValueError("a bug in a tool")
-        if fate < 0.25:
+        if ending_kind < 0.25:
             await self._resist_cancel()
-        return ToolOutcome("done", stops_turn=fate > 0.97)
+        return ToolOutcome("done", stops_turn=ending_kind > 0.97)
 
     async def _resist_cancel(self) -> None:
         """Resist cancellation, for longer or shorter than the grace."""

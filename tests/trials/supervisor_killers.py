@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard_client import Guard, TreeEnd
 
 __all__ = ["PLANS", "SERVER_PLANS", "Plan", "cancel_plan", "kill_server_of", "try_killer"]
@@ -149,12 +149,12 @@ class Plan(NamedTuple):
         """Return true if neither supervisor nor guard is left to prove that the tree is gone."""
         return self.victims not in ("supervisor", "guard")
 
-    def launch(self, held: str, server: int) -> Launch:
+    def launch(self, held: str, server: int) -> CommandLaunch:
         """`held`: the FIFO; `server`: the process id at which the search for supervisors ends."""
         plan = {**self._asdict(), "server": server, "stage": "hide", "held": held}
         code = f"import sys; CODE = sys.orig_argv[sys.orig_argv.index('-c') + 1]\n{_CODE}"
         argv = (sys.executable, "-I", "-S", "-c", code, json.dumps(plan))
-        return Launch(argv, "/", {"PATH": os.environ.get("PATH", os.defpath)}, linger=None)
+        return CommandLaunch(argv, "/", {"PATH": os.environ.get("PATH", os.defpath)}, linger=None)
 
 
 SERVER_PLANS = tuple(Plan("chain and server", cover, life, "now") for cover in COVERS for life in LIVES)

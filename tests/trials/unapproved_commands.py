@@ -68,28 +68,28 @@ find . -type f -exec LINE {} + ¦ find . -type f -exec LINE {} \; ¦ find d -exe
 """)
 
 
-def hostile_line(dice: random.Random, outside: Path) -> str:
+def hostile_line(rng: random.Random, outside: Path) -> str:
     """Return a line that may have an effect, or read outside content."""
-    program = dice.choice(_PROGRAMS)
+    program = rng.choice(_PROGRAMS)
     words = [program]
     if program == "git":
-        words.append(dice.choice(_VERBS))
-    if program in ("awk", "mawk", "sed", "jq", "grep", "egrep", "rg", "printf") and dice.random() < 0.8:
-        words.append(dice.choice(_SCRIPTS))
-    for _ in range(dice.choice((0, 1, 1, 2, 3))):
-        letters = "".join(dice.choice(_LETTERS) for _ in range(dice.choice((1, 1, 2, 3))))
-        long = dice.choice(_LONG)
-        kinds = [f"-{letters}", f"-{letters}", f"--{long}", f"--{long}={dice.choice(_OPERANDS)}", *_picks(dice, 4)]
-        kinds.append(f"-{letters}{dice.choice(('OUT/key', 'made', 'a.txt'))}")
-        words.append(dice.choice(kinds))
-    if dice.random() < 0.3:
-        words[1:] = dice.sample(words[1:], len(words) - 1)
-    line = dice.choice(_WRAPS).replace("LINE", " ".join(words))
+        words.append(rng.choice(_VERBS))
+    if program in ("awk", "mawk", "sed", "jq", "grep", "egrep", "rg", "printf") and rng.random() < 0.8:
+        words.append(rng.choice(_SCRIPTS))
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        letters = "".join(rng.choice(_LETTERS) for _ in range(rng.choice((1, 1, 2, 3))))
+        long = rng.choice(_LONG)
+        kinds = [f"-{letters}", f"-{letters}", f"--{long}", f"--{long}={rng.choice(_OPERANDS)}", *_picks(rng, 4)]
+        kinds.append(f"-{letters}{rng.choice(('OUT/key', 'made', 'a.txt'))}")
+        words.append(rng.choice(kinds))
+    if rng.random() < 0.3:
+        words[1:] = rng.sample(words[1:], len(words) - 1)
+    line = rng.choice(_WRAPS).replace("LINE", " ".join(words))
     return line.replace("OUT", str(outside))
 
 
-def _picks(dice: random.Random, count: int) -> list[str]:
-    return [dice.choice(_OPERANDS) for _ in range(count)]
+def _picks(rng: random.Random, count: int) -> list[str]:
+    return [rng.choice(_OPERANDS) for _ in range(count)]
 
 
 class UnapprovedShell:
@@ -182,11 +182,11 @@ class UnapprovedShell:
 
 def try_unapproved(seed: int) -> None:
     """Raise `AssertionError` with the first line that ran without an approval and acted, or showed a secret."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="holdfast-unasked-") as folder:
         shell = UnapprovedShell(Path(folder))
         for _ in range(_LINES):
-            line = hostile_line(dice, shell.outside)
+            line = hostile_line(rng, shell.outside)
             if shell.needs_no_approval(line):
                 found = shell.violation(line)
                 assert not found, found

@@ -186,27 +186,27 @@ def model_of(rows: TranscriptRows[str]) -> list[tuple[str, int]]:
     return lines
 
 
-def any_block(dice: random.Random) -> Block:
-    return ToolBlock("ls", "{}", "done") if dice.random() < 0.5 else AnswerBlock("word " * dice.randrange(60))
+def any_block(rng: random.Random) -> Block:
+    return ToolBlock("ls", "{}", "done") if rng.random() < 0.5 else AnswerBlock("word " * rng.randrange(60))
 
 
 def test_rows_locate_every_line_after_any_change() -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     rows: TranscriptRows[str] = TranscriptRows()
     for _ in range(400):
-        id = MessageId(f"m{dice.randrange(12)}")
-        match dice.randrange(5):
+        id = MessageId(f"m{rng.randrange(12)}")
+        match rng.randrange(5):
             case 0:
                 rows.remove(id)
             case 1:
-                rows.resize(dice.randrange(20, 120))
+                rows.resize(rng.randrange(20, 120))
             case 2 if rows.rows:
-                index = dice.randrange(len(rows.rows))
-                rows.rows[index].height = dice.randrange(1, 6)
+                index = rng.randrange(len(rows.rows))
+                rows.rows[index].height = rng.randrange(1, 6)
                 rows.settle(index)
             case _:
-                count = dice.randrange(4)
-                blocks = [any_block(dice) for _ in range(count)]
+                count = rng.randrange(4)
+                blocks = [any_block(rng) for _ in range(count)]
                 rows.set_blocks(id, blocks)
         lines = model_of(rows)
         assert rows.height == len(lines)

@@ -3,6 +3,7 @@
 import random
 from difflib import unified_diff
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from holdfast.domain.approvals import Choice, Question, QuestionKind
 from holdfast.domain.ids import MessageId, ToolCallId
 from holdfast.domain.line_diff import changed_span, count_changes, diff_lines, pair_columns, parse_unified_diff
 from holdfast.domain.messages import (
@@ -29,7 +31,7 @@ from holdfast.domain.messages import (
 from holdfast.tui.app import HoldfastApp
 from holdfast.tui.attachments import (
     MAX_SIZE,
-    TooLarge,
+    AttachmentTooLarge,
     best_matches,
     find_mentions,
     open_mention,
@@ -42,19 +44,20 @@ from holdfast.tui.diff_render import DiffView
 from holdfast.tui.notifications import desktop_command, terminal_sequence
 from holdfast.tui.slash_commands import COMMANDS
 from holdfast.tui.themes import DARK, PLAIN, Palette
+from holdfast.tui.widgets.question_panel import QuestionPanel
 from tui.message_builders import CALL, drawn, message, shown
 
 # Changes.
 
 
-def texts(dice: random.Random) -> str:
-    return "".join(f"{dice.choice('abcdef')}\n" for _ in range(dice.randrange(12)))
+def texts(rng: random.Random) -> str:
+    return "".join(f"{rng.choice('abcdef')}\n" for _ in range(rng.randrange(12)))
 
 
 def test_diff_transforms_old_text_into_new_text() -> None:
-    dice = random.Random(3)
+    rng = random.Random(3)
     for _ in range(300):
-        old, new = texts(dice), texts(dice)
+        old, new = texts(rng), texts(rng)
         lines = diff_lines(old, new, context=100)
         if old == new:
             assert lines == []
@@ -141,11 +144,13 @@ def test_subagent_steps_are_shown_below_their_call() -> None:
     used = message(
         "assistant", ToolCallPart(ToolCall(ToolCallId("h1"), "grep", '{"pattern":"x"}', finished=True)), id="h"
     )
-    told = message("tool", ToolResultPart(ToolResult(ToolCallId("h1"), "grep", "found", "", is_error=False)), id="t")
+    reported = message(
+        "tool", ToolResultPart(ToolResult(ToolCallId("h1"), "grep", "found", "", is_error=False)), id="t"
+    )
     sent = message("assistant", ToolCallPart(ToolCall(CALL, "agent", '{"prompt":"look"}', finished=True)))
 
     def helped(owner: MessageId, call: ToolCallId) -> list[Message]:
-        return [used, told] if (owner, call) == ("m1", "c1") else []
+        return [used, reported] if (owner, call) == ("m1", "c1") else []
 
     (card,) = blocks_of(sent, MessageContext(subagent_messages=helped))
     assert isinstance(card, ToolBlock)
@@ -166,8 +171,8 @@ def test_last_line_of_a_turn_shows_model_and_duration() -> None:
 
 
 def test_shell_command_of_the_user_is_shown() -> None:
-    said = message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)))
-    assert drawn(shown(said)[0]) == ["▌ $ ls", "▌ a.txt"]
+    output = message("user", ShellCommandPart(ShellCommand("ls", "a.txt", 0)))
+    assert drawn(shown(output)[0]) == ["▌ $ ls", "▌ a.txt"]
     failed = message("user", ShellCommandPart(ShellCommand("false", "", 1)))
     assert drawn(shown(failed)[0]) == ["▌ $ false   exit code 1"]
 
@@ -221,7 +226,7 @@ def test_attachable_files(tmp_path: Path) -> None:
     picture = read_attachment(str(tmp_path / "c.png"), "c.png")
     assert picture is not None
     assert picture.mime_type == "image/png"
-    with pytest.raises(TooLarge):
+    with pytest.raises(AttachmentTooLarge):
         read_attachment(str(tmp_path / "d.log"), "d.log")
 
 
@@ -283,3 +288,24 @@ def test_own_commands_have_unique_names_and_existing_actions() -> None:
     assert len({command.name for command in COMMANDS}) == len(COMMANDS)
     for command in COMMANDS:
         assert hasattr(HoldfastApp, f"action_{command.action}"), command.name
+
+
+QUESTION_ROWS: list[tuple[QuestionKind, list[str]]] = [
+    ("yes_no", ["1 Yes", "2 No"]),
+    ("single_choice", ["1 Red", "2 Blue: like the sea"]),
+    ("multi_choice", ["1 Red", "2 Blue: like the sea"]),
+    ("free_text", []),
+]
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+@pytest.mark.parametrize(("kind", "choices"), QUESTION_ROWS)
+def test_answers_offered_for_a_question(kind: QuestionKind, choices: list[str], is_single: bool) -> None:
+    """A single question is declined as a whole; one of several can be skipped."""
+    offered = (Choice("r", "Red"), Choice("b", "Blue", "like the sea")) if kind.endswith("choice") else ()
+    panel: Any = object()
+    rows = QuestionPanel._rows(panel, Question("q", kind, "?", choices=offered), is_single=is_single)
+    skip = [] if is_single else ["skip this question"]
+    assert [str(row.label) for row in rows] == [*choices, "in your own words …", *skip, "do not answer"]
+    ids = {"yes_no": ["yes", "no"], "free_text": []}.get(kind, ["r", "b"])
+    assert [row.value for row in rows] == [*ids, "\0words", *(["\0skip"] if skip else []), "\0dismiss"]

@@ -33,8 +33,8 @@ async def test_two_clients_show_the_same_conversation() -> None:
             await two.pilot.press("escape", "escape")
             await one.wait_for_text("Cancelled")
             await two.wait_for_text("Cancelled")
-            await one.wait_until(lambda: "2 here" in one.line("top-right"), "who else is there")
-            await two.wait_until(lambda: "2 here" in two.line("top-right"), "who was there before")
+            await one.wait_until(lambda: "2 clients" in one.line("top-right"), "the other client is shown")
+            await two.wait_until(lambda: "2 clients" in two.line("top-right"), "the earlier client is shown")
         await one.wait_until(lambda: "here" not in one.line("top-right"), "the other one has left")
 
 
@@ -154,9 +154,9 @@ async def test_away_user_is_notified_on_the_desktop(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, works: bool
 ) -> None:
     """With a program of the desktop; where that fails, through the terminal."""
-    said = tmp_path / "said"
+    output = tmp_path / "said"
     program = tmp_path / "notify-send"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {said}\n' if works else "#!/bin/sh\nexit 1\n")
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {output}\n' if works else "#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("DISPLAY", ":0")
@@ -171,8 +171,8 @@ async def test_away_user_is_notified_on_the_desktop(
         screen.app.notifier.is_away = True
         await screen.submit("go")
         if works:
-            await screen.wait_until(lambda: said.exists() and "Completed" in said.read_text(), "the note")
-            assert said.read_text().splitlines()[:3] == ["--app-name=Holdfast", "--", "Holdfast"]
+            await screen.wait_until(lambda: output.exists() and "Completed" in output.read_text(), "the note")
+            assert output.read_text().splitlines()[:3] == ["--app-name=Holdfast", "--", "Holdfast"]
             assert written == []
         else:
             await screen.wait_until(lambda: any("Completed" in text for text in written), "the terminal is asked")

@@ -72,9 +72,9 @@ def test_command_output_is_shown_as_a_terminal_would(line: str, read: str) -> No
 def test_key_encodings_of_older_terminals(keys: tuple[str, ...], sent: str) -> None:
     register_key_sequences()
     parser = XTermParser()
-    heard = [item.key for item in (*parser.feed(sent), *parser.feed("")) if isinstance(item, events.Key)]
-    assert len(heard) == 1
-    assert heard[0] in keys
+    received = [item.key for item in (*parser.feed(sent), *parser.feed("")) if isinstance(item, events.Key)]
+    assert len(received) == 1
+    assert received[0] in keys
 
 
 @pytest.mark.parametrize("theme", [*THEMES, *BUILTIN_THEMES.values()], ids=lambda theme: theme.name)

@@ -196,7 +196,7 @@ async def test_last_typed_letters_are_part_of_the_answer() -> None:
         await screen.submit("ask me")
         await screen.wait_for_panel(QuestionPanel)
         await screen.pilot.press("tab", "down", "down", "enter")
-        # As from a terminal: nobody waits between two keys.
+        # As from a terminal: there is no pause between two keys.
         for key in (*"another", "enter"):
             screen.app.post_message(events.Key(key, key if len(key) == 1 else None))
         await screen.wait_for_text("User provided: another")

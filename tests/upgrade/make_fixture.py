@@ -21,7 +21,7 @@ import msgspec
 
 from e2e.cli_environment import CliEnvironment
 from holdfast.client.client import Client
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Attachment
@@ -68,16 +68,16 @@ LONG = "x" * 3000
 class RecordedClient:
     """One client of the server that is recorded."""
 
-    def __init__(self, stage: CliEnvironment, client: Client, workspace: WorkspaceId) -> None:
-        self.stage = stage
+    def __init__(self, cli_env: CliEnvironment, client: Client, workspace: WorkspaceId) -> None:
+        self.cli_env = cli_env
         self.client = client
         self.id = workspace
 
     @classmethod
-    async def open(cls, stage: CliEnvironment, name: str) -> "RecordedClient":
-        client = await stage.client()
-        given = tuple(f"{key}={value}" for key, value in stage.environment.items())
-        return cls(stage, client, (await client.create_workspace(str(stage.root / name), env=given)).id)
+    async def open(cls, cli_env: CliEnvironment, name: str) -> "RecordedClient":
+        client = await cli_env.client()
+        given = tuple(f"{key}={value}" for key, value in cli_env.environment.items())
+        return cls(cli_env, client, (await client.create_workspace(str(cli_env.root / name), env=given)).id)
 
     async def session(self, title: str = "New session") -> SessionId:
         return (await self.client.create_session(self.id, title)).id
@@ -114,7 +114,7 @@ class RecordedClient:
     async def wait_for_file(self, name: str) -> None:
         """Return once a tool has created this file: it is running."""
         async with asyncio.timeout(60):
-            while not (self.stage.project / name).exists():
+            while not (self.cli_env.project / name).exists():
                 await self.client.health()
 
     async def answer_questions(self) -> None:
@@ -152,7 +152,7 @@ async def ordinary_work(at: RecordedClient) -> None:
     await at.send(folding, calls([("bash", {"command": wait})]), "folding-1", yolo=True)
     await at.wait_for_file("folding")
     await at.send(folding, "folded into the run before", "folding-2", delivery="steer")
-    (at.stage.project / "fold-now").touch()
+    (at.cli_env.project / "fold-now").touch()
     await at.end("folding-2")
 
 
@@ -201,23 +201,23 @@ async def settings_and_sign_ins(at: RecordedClient) -> dict[str, Any]:
     await at.client.config_set(at.id, "options.max_minutes", 77, scope=0)
     await at.client.config_set(at.id, "options.context_files", ["NOTES.md"], scope=1)
     link = await at.client.open_web()
-    async with Client(Address(host="127.0.0.1", port=urlsplit(link.url).port or 0)) as page:
+    async with Client(ServerAddress(host="127.0.0.1", port=urlsplit(link.url).port or 0)) as page:
         entered = await page.enter_page(link.code)
     return {"page": entered.page, "key": entered.key}
 
 
-async def record(stage: CliEnvironment, archive: Path, port: int) -> None:
-    stage.settings.write_text(SETTINGS)
-    stage.environment["UPGRADE_MODEL_URL"] = stage.provider.base_url()
-    (stage.project / "holdfast.toml").write_text(PROJECT)
-    (stage.project / "print-much.sh").write_text('#!/bin/sh\nseq -f "line %g $1" 1 20000\n')
-    (stage.project / "print-much.sh").chmod(0o755)
-    (stage.root / "v").mkdir()
-    await stage.stdout_of("login", "openai", stdin="a-stored-key")
-    await stage.stdout_of("run", "from the command line")
-    await stage.stdout_of("server", "stop")
-    await stage.serve("--host", f"tcp://127.0.0.1:{port}")
-    at, other = await RecordedClient.open(stage, "w"), await RecordedClient.open(stage, "v")
+async def record(cli_env: CliEnvironment, archive: Path, port: int) -> None:
+    cli_env.settings.write_text(SETTINGS)
+    cli_env.environment["UPGRADE_MODEL_URL"] = cli_env.provider.base_url()
+    (cli_env.project / "holdfast.toml").write_text(PROJECT)
+    (cli_env.project / "print-much.sh").write_text('#!/bin/sh\nseq -f "line %g $1" 1 20000\n')
+    (cli_env.project / "print-much.sh").chmod(0o755)
+    (cli_env.root / "v").mkdir()
+    await cli_env.stdout_of("login", "openai", stdin="a-stored-key")
+    await cli_env.stdout_of("run", "from the command line")
+    await cli_env.stdout_of("server", "stop")
+    await cli_env.serve("--host", f"tcp://127.0.0.1:{port}")
+    at, other = await RecordedClient.open(cli_env, "w"), await RecordedClient.open(cli_env, "v")
     expected: dict[str, Any] = await settings_and_sign_ins(at)
     await ordinary_work(at)
     await deleted_session(at)
@@ -225,30 +225,30 @@ async def record(stage: CliEnvironment, archive: Path, port: int) -> None:
     interrupted = await at.session("Interrupted by a stop")
     await at.send(interrupted, calls([("bash", {"command": "touch started; sleep 600"})]), "interrupted-1", yolo=True)
     await at.wait_for_file("started")
-    await stage.stop(signal.SIGTERM)
-    await stage.serve("--host", f"tcp://127.0.0.1:{port}")
-    at, other = await RecordedClient.open(stage, "w"), await RecordedClient.open(stage, "v")
+    await cli_env.stop(signal.SIGTERM)
+    await cli_env.serve("--host", f"tcp://127.0.0.1:{port}")
+    at, other = await RecordedClient.open(cli_env, "w"), await RecordedClient.open(cli_env, "v")
     expected |= {"w": await read_all(at.client, at.id), "v": await read_all(other.client, other.id)}
     crashed = await at.session("Killed with an open approval")
     await at.send(crashed, calls([("bash", {"command": "touch never-allowed"})]), "crashed-1")
     await at.pending()
     await at.send(crashed, "a prompt that waits", "crashed-2", delivery="queue")
     expected["ids"] = {"w": at.id, "v": other.id, "crashed": crashed}
-    await stage.stop(signal.SIGKILL)
-    pack(stage, expected, archive)
+    await cli_env.stop(signal.SIGKILL)
+    pack(cli_env, expected, archive)
 
 
-def pack(stage: CliEnvironment, expected: dict[str, Any], archive: Path) -> None:
+def pack(cli_env: CliEnvironment, expected: dict[str, Any], archive: Path) -> None:
     """Move the write-ahead log into the database, so that its paths can be replaced, and pack everything."""
-    connection = apsw.Connection(str(stage.data / "holdfast.db"))
+    connection = apsw.Connection(str(cli_env.data / "holdfast.db"))
     connection.pragma("user_version")  # Opens the file: a checkpoint before the first read does nothing.
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     connection.close()
-    expected["root"] = str(stage.root)
-    assert len(str(stage.root)) == ROOT_LENGTH
+    expected["root"] = str(cli_env.root)
+    assert len(str(cli_env.root)) == ROOT_LENGTH
     with tarfile.open(archive, "w:xz", preset=9) as tar:
         for name in ("c", "d", "w", "v"):
-            tar.add(stage.root / name, name)
+            tar.add(cli_env.root / name, name)
         body = json.dumps(expected).encode()
         entry = tarfile.TarInfo("expected.json")
         entry.size = len(body)
@@ -257,12 +257,12 @@ def pack(stage: CliEnvironment, expected: dict[str, Any], archive: Path) -> None
 
 async def main(archive: Path) -> None:
     async with ModelServer(answer, models={"big": 1, "small": 1}) as provider:
-        stage = CliEnvironment(provider)
+        cli_env = CliEnvironment(provider)
         try:
             with reserve_port() as port:
-                await record(stage, archive, port)
+                await record(cli_env, archive, port)
         finally:
-            await stage.close()
+            await cli_env.close()
 
 
 if __name__ == "__main__":

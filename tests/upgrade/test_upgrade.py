@@ -19,7 +19,7 @@ import pytest
 from e2e.cli_environment import CliEnvironment
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.files import UndoRequest
 from holdfast.domain.ids import RunId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage
@@ -31,75 +31,75 @@ from upgrade.recorded_work import DELETED, answer, read_all
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 
 
-def unpack(archive: Path, stage: CliEnvironment) -> dict[str, Any]:
+def unpack(archive: Path, cli_env: CliEnvironment) -> dict[str, Any]:
     """Unpack the recorded files into this stage, as if they had just been written there."""
     with tarfile.open(archive) as tar:
-        tar.extractall(stage.root, filter="fully_trusted")
-    expected = (stage.root / "expected.json").read_text()
-    old, new = json.loads(expected)["root"], str(stage.root)
+        tar.extractall(cli_env.root, filter="fully_trusted")
+    expected = (cli_env.root / "expected.json").read_text()
+    old, new = json.loads(expected)["root"], str(cli_env.root)
     assert len(old) == len(new)
-    for path in (item for item in stage.root.rglob("*") if item.is_file()):
+    for path in (item for item in cli_env.root.rglob("*") if item.is_file()):
         path.write_bytes(path.read_bytes().replace(old.encode(), new.encode()))
-    with apsw.Connection(str(stage.data / "holdfast.db")) as connection:
+    with apsw.Connection(str(cli_env.data / "holdfast.db")) as connection:
         # Old events and sign-ins expire; their age does not matter here.
         now = time.time_ns() // 1_000_000
         connection.execute("UPDATE events SET at = at + ? - (SELECT max(at) FROM events)", (now,))
     connection.close()
-    trust = stage.data / "trust.json"
-    trust.write_text(trust.read_text().replace(project_digest(old, stage), project_digest(new, stage)))
-    note = json.loads((stage.data / "web.json").read_text())
+    trust = cli_env.data / "trust.json"
+    trust.write_text(trust.read_text().replace(project_digest(old, cli_env), project_digest(new, cli_env)))
+    note = json.loads((cli_env.data / "web.json").read_text())
     for page in note["pages"]:
         page["seen"] = time.time()
-    (stage.data / "web.json").write_text(json.dumps(note))
+    (cli_env.data / "web.json").write_text(json.dumps(note))
     plain: dict[str, Any] = json.loads(expected.replace(old, new))
     return plain
 
 
-def project_digest(root: str, stage: CliEnvironment) -> str:
+def project_digest(root: str, cli_env: CliEnvironment) -> str:
     """Return the recorded version's digest of the project's settings file, which covers its path."""
     name = f"{root}/w/holdfast.toml".encode()
-    data = (stage.project / "holdfast.toml").read_bytes()
+    data = (cli_env.project / "holdfast.toml").read_bytes()
     return hashlib.sha256(len(name).to_bytes(8, "big") + name + hashlib.sha256(data).digest()).hexdigest()
 
 
 @asynccontextmanager
 async def reopened(archive: Path) -> AsyncIterator[tuple[CliEnvironment, dict[str, Any]]]:
     async with ModelServer(answer, models={"big": 1, "small": 1}) as provider:
-        stage = CliEnvironment(provider)
-        stage.environment["UPGRADE_MODEL_URL"] = provider.base_url()
+        cli_env = CliEnvironment(provider)
+        cli_env.environment["UPGRADE_MODEL_URL"] = provider.base_url()
         try:
-            yield stage, unpack(archive, stage)
+            yield cli_env, unpack(archive, cli_env)
         finally:
-            await stage.close()
+            await cli_env.close()
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
 async def test_an_earlier_versions_data_is_opened_and_read(archive: Path, reserved_port: int) -> None:
-    async with reopened(archive) as (stage, expected):
-        port = json.loads((stage.data / "web.json").read_text())["port"]
-        tcp, token = reserved_port, (stage.data / "token").read_text().strip()
-        await stage.serve("--host", f"tcp://127.0.0.1:{tcp}")
-        client = await stage.client()
+    async with reopened(archive) as (cli_env, expected):
+        port = json.loads((cli_env.data / "web.json").read_text())["port"]
+        tcp, token = reserved_port, (cli_env.data / "token").read_text().strip()
+        await cli_env.serve("--host", f"tcp://127.0.0.1:{tcp}")
+        client = await cli_env.client()
         ids = expected["ids"]
         for name in ("w", "v"):
-            given = tuple(f"{key}={value}" for key, value in stage.environment.items())
-            assert (await client.create_workspace(str(stage.root / name), env=given)).id == ids[name]
+            given = tuple(f"{key}={value}" for key, value in cli_env.environment.items())
+            assert (await client.create_workspace(str(cli_env.root / name), env=given)).id == ids[name]
         await check_crash(client, ids["w"])
-        check_deleted(stage)
+        check_deleted(cli_env)
         for name in ("w", "v"):
             check_work(expected[name], await read_all(client, ids[name]))
         for run in ("deleted-1", "deleted-2", "deleted-3"):
             with pytest.raises(ServerProblem, match="409"):
                 await client.send_prompt(ids["w"], AgentMessage(ids["crashed"], "again", RunId(run)))
         await check_undo(client, ids["w"], expected["w"])
-        async with Client(Address(host="127.0.0.1", port=port)) as page:
+        async with Client(ServerAddress(host="127.0.0.1", port=port)) as page:
             await check_sign_in(page, port, expected)
-        async with Client(Address(host="127.0.0.1", port=tcp, token=token)) as remote:
+        async with Client(ServerAddress(host="127.0.0.1", port=tcp, token=token)) as remote:
             assert {item.id for item in await remote.list_workspaces()} == {ids["w"], ids["v"]}
-        listed = await stage.stdout_of("sessions", "--json")
+        listed = await cli_env.stdout_of("sessions", "--json")
         assert {item["id"] for item in json.loads(listed)} >= set(expected["w"]["listed"])
-        assert "openai" in await stage.stdout_of("login", "--list")
-        assert "listening" in await stage.stdout_of("logs")
+        assert "openai" in await cli_env.stdout_of("login", "--list")
+        assert "listening" in await cli_env.stdout_of("logs")
 
 
 async def check_crash(client: Client, workspace: WorkspaceId) -> None:
@@ -111,9 +111,9 @@ async def check_crash(client: Client, workspace: WorkspaceId) -> None:
     assert await client.pending_permissions(workspace) == ()
 
 
-def check_deleted(stage: CliEnvironment) -> None:
+def check_deleted(cli_env: CliEnvironment) -> None:
     """Nothing of a session deleted by the earlier version is left, and its run ids are not reused."""
-    files = [path for path in stage.data.rglob("*") if path.is_file()]
+    files = [path for path in cli_env.data.rglob("*") if path.is_file()]
     assert [path for path in files if DELETED.encode() in path.read_bytes()] == []
     assert len([path for path in files if path.name.endswith("-out.txt")]) == 1
 

@@ -44,15 +44,15 @@ class PlayModel(EchoModel):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamPart, None]:
         last = request.messages[-1]
-        said = text_of(last)
-        acts: tuple[Act, ...] = self.acts.get(said) or (Say(f"echo: {said}"),)
+        output = text_of(last)
+        acts: tuple[Act, ...] = self.acts.get(output) or (Say(f"echo: {output}"),)
         if last.role != "user":
             acts = (Say("Done."),)
-        elif (lump := self.lumps.get(said)) is not None:
+        elif (lump := self.lumps.get(output)) is not None:
             acts = ()
             for start in range(0, len(lump), _LUMP):
                 yield TextDelta(lump[start : start + _LUMP])
-        elif said == "feed":
+        elif output == "feed":
             acts = ()
             while (word := await self.feed.get()) is not None:
                 yield TextDelta(word)
@@ -76,8 +76,8 @@ class Screen:
         self.faults: list[str] = []
         self.expected: list[str] = []
         page.on("pageerror", lambda error: self.faults.append(f"broke: {error}"))
-        page.on("console", lambda line: self._hear(line.type, f"{line.text} {line.location.get('url', '')}"))
-        page.on("request", lambda request: self._look(request.url))
+        page.on("console", lambda line: self._record_message(line.type, f"{line.text} {line.location.get('url', '')}"))
+        page.on("request", lambda request: self._poll(request.url))
 
     def at(self, name: str) -> Locator:
         return self.page.get_by_test_id(name)
@@ -111,11 +111,11 @@ class Screen:
         faults = [item for item in self.faults if not any(re.search(known, item) for known in self.expected)]
         assert not faults, faults
 
-    def _hear(self, kind: str, text: str) -> None:
+    def _record_message(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
             self.faults.append(f"{kind}: {text}")
 
-    def _look(self, url: str) -> None:
+    def _poll(self, url: str) -> None:
         if urlsplit(url).scheme not in ("data", "blob") and not url.startswith(self.origin):
             self.faults.append(f"asked another place: {url}")
 

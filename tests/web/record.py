@@ -88,51 +88,51 @@ def _talks(request: ModelRequest) -> Step:
     return Step((Think("Let me think of 🌊 and of \U0001d518.\nThen answer."), Say(_ANSWER)))
 
 
-async def talk() -> Steps:
+async def lsp_session() -> Steps:
     """Thoughts and text, one that joins in the middle, a title that is changed, a session that is deleted."""
-    async with tool_client(model=ScriptedModel(_talks)) as one, recorder(one) as said:
+    async with tool_client(model=ScriptedModel(_talks)) as one, recorder(one) as output:
         session = await one.session()
         run = await one.client.send_prompt(one.workspace, AgentMessage(session, "hello"))
-        await said.wait_until("message_delta", session_id=session)
-        await said.load(session)
-        await said.end(run.run_id)
+        await output.wait_until("message_delta", session_id=session)
+        await output.load(session)
+        await output.end(run.run_id)
         await one.client.put_session(one.workspace, session, "Greetings")
         other = await one.session()
-        await said.end((await one.client.send_prompt(one.workspace, AgentMessage(other, "again"))).run_id)
-        await said.load(other)
+        await output.end((await one.client.send_prompt(one.workspace, AgentMessage(other, "again"))).run_id)
+        await output.load(other)
         await one.client.config_set(one.workspace, "options.tui.theme", "paper")
         await one.client.delete_session(one.workspace, session)
-        await said.wait_until("session", id=session, title="Greetings")
-        await said.end((await one.client.send_prompt(one.workspace, AgentMessage(other, "once more"))).run_id)
-        return said.steps
+        await output.wait_until("session", id=session, title="Greetings")
+        await output.end((await one.client.send_prompt(one.workspace, AgentMessage(other, "once more"))).run_id)
+        return output.steps
 
 
 async def tools() -> Steps:
     """Files are written and changed, a command prints while it works, one call fails, a helper is sent."""
-    async with tool_client() as one, recorder(one) as said:
+    async with tool_client() as one, recorder(one) as output:
         session = await one.session()
-        await said.load(session)
+        await output.load(session)
         write = ("write", {"file_path": "a.txt", "content": "one\ntwo\n"})
         edit = ("edit", {"file_path": "a.txt", "old_string": "two", "new_string": "zwei 🐚"})
-        await said.end((await one.call_tools(session, write, edit, ("view", {"file_path": "nowhere"}))).run_id)
+        await output.end((await one.call_tools(session, write, edit, ("view", {"file_path": "nowhere"}))).run_id)
         go = one.project / "go"
         slow = f"printf 'begin 🛠\\n'; while [ ! -e {go} ]; do sleep 0.02; done; echo end"
         run = await one.call_tools(session, bash(slow))
-        await said.wait_until("tool_output", session_id=session)
+        await output.wait_until("tool_output", session_id=session)
         go.touch()
-        await said.end(run.run_id)
+        await output.end(run.run_id)
         inner = json.dumps([("view", {"file_path": "a.txt"})])
-        await said.end((await one.call_tools(session, ("agent", {"prompt": inner}))).run_id)
-        return said.steps
+        await output.end((await one.call_tools(session, ("agent", {"prompt": inner}))).run_id)
+        return output.steps
 
 
 async def queue() -> Steps:
     """Prompts wait, are moved, removed, sent into the turn; then all is cancelled."""
-    async with tool_client() as one, recorder(one) as said:
+    async with tool_client() as one, recorder(one) as output:
         session = await one.session()
-        await said.load(session)
+        await output.load(session)
         run = await one.call_tools(session, bash("echo started; sleep 100"))
-        await said.wait_until("tool_output", session_id=session)
+        await output.wait_until("tool_output", session_id=session)
         names = ("first", "second", "third", "fourth")
         for name in names:
             message = AgentMessage(session, name, run_id=_run(name), delivery="queue")
@@ -140,11 +140,11 @@ async def queue() -> Steps:
         await one.client.patch_run(one.workspace, _run("third"), RunChange(position=0))
         await one.client.patch_run(one.workspace, _run("second"), RunChange(delivery="steer"))
         await one.client.cancel_run(one.workspace, _run("first"))
-        await said.load(session)
+        await output.load(session)
         await one.client.cancel_session(one.workspace, session)
-        await said.end(run.run_id)
-        await said.end((await one.call_tools(session)).run_id)
-        return said.steps
+        await output.end(run.run_id)
+        await output.end((await one.call_tools(session)).run_id)
+        return output.steps
 
 
 def _run(name: str) -> Any:  # noqa: ANN401 - a run id
@@ -159,51 +159,51 @@ async def failures() -> Steps:
         Step((Say("The end"), Fail("no such model"))),
     ]
     settings = msgspec.structs.replace(QUICK, retries=RetryPolicy(first=0.01, longest=0.02))
-    async with tool_client(model=ScriptedModel(steps), settings=settings) as one, recorder(one) as said:
+    async with tool_client(model=ScriptedModel(steps), settings=settings) as one, recorder(one) as output:
         session = await one.session()
-        await said.load(session)
+        await output.load(session)
         for prompt in ("one", "two"):
-            await said.end((await one.client.send_prompt(one.workspace, AgentMessage(session, prompt))).run_id)
-        await said.wait_until("agent_event", type="agent_finished")
-        return said.steps
+            await output.end((await one.client.send_prompt(one.workspace, AgentMessage(session, prompt))).run_id)
+        await output.wait_until("agent_event", type="agent_finished")
+        return output.steps
 
 
 async def permissions() -> Steps:
     """Allowed, denied with a reason, and withdrawn by a cancel."""
-    async with tool_client(yolo=False) as one, recorder(one) as said:
+    async with tool_client(yolo=False) as one, recorder(one) as output:
         session = await one.session()
-        await said.load(session)
+        await output.load(session)
         for action in ("allow", "deny"):
             run = await one.call_tools(session, bash("touch made"))
             (ask,) = await one.pending_permissions()
-            await said.wait_until("permission_request", id=ask.id)
-            await said.load(session)
+            await output.wait_until("permission_request", id=ask.id)
+            await output.load(session)
             await one.grant(ask, action, "not like this" if action == "deny" else "")
-            await said.end(run.run_id)
+            await output.end(run.run_id)
         run = await one.call_tools(session, bash("touch more"))
         await one.pending_permissions()
         await one.client.cancel_run(one.workspace, run.run_id)
-        await said.end(run.run_id)
-        return said.steps
+        await output.end(run.run_id)
+        return output.steps
 
 
 async def questions() -> Steps:
-    async with approval_client() as one, recorder(one) as said:
+    async with approval_client() as one, recorder(one) as output:
         session = await one.session()
-        await said.load(session)
+        await output.load(session)
         run = await one.call_tools(
             session, ("question", {"questions": [question("Go on?"), question("A name?", "free_text")]})
         )
         (batch,) = await one.pending_questions()
-        await said.wait_until("question_batch_request", id=batch.id)
+        await output.wait_until("question_batch_request", id=batch.id)
         answers = [{"request_id": batch.questions[0].id, "yes": True}, {"request_id": batch.questions[1].id}]
         await one.client.answer_question(one.workspace, {"batch_request_id": batch.id, "responses": answers})
-        await said.wait_until("run_complete", run_id=run.run_id)
+        await output.wait_until("run_complete", run_id=run.run_id)
         run = await one.call_tools(session, ("question", {"questions": [question("Again?")]}))
         (batch,) = await one.pending_questions()
         await one.client.cancel_question(one.workspace, batch.id)
-        await said.end(run.run_id)
-        return said.steps
+        await output.end(run.run_id)
+        return output.steps
 
 
 async def gap() -> Steps:
@@ -211,24 +211,24 @@ async def gap() -> Steps:
     async with tool_client() as one:
         session = await one.session()
         await one.run_end(await one.call_tools(session))
-        async with recorder(one, since=10**9) as said:
-            await said.wait_until("gap")
-            await said.load(session)
-            await said.end((await one.call_tools(session)).run_id)
-            return said.steps
+        async with recorder(one, since=10**9) as output:
+            await output.wait_until("gap")
+            await output.load(session)
+            await output.end((await one.call_tools(session)).run_id)
+            return output.steps
 
 
 async def behind() -> Steps:
     """A snapshot that is newer than the stream: the reader has been slow."""
-    async with tool_client() as one, recorder(one) as said:
+    async with tool_client() as one, recorder(one) as output:
         session = await one.session()
-        await said.end((await one.call_tools(session)).run_id)
+        await output.end((await one.call_tools(session)).run_id)
         run = await one.call_tools(session)
         await one.run_end(run)
-        await said.load(session)
-        await said.end(run.run_id)
-        await said.end((await one.call_tools(session)).run_id)
-        return said.steps
+        await output.load(session)
+        await output.end(run.run_id)
+        await output.end((await one.call_tools(session)).run_id)
+        return output.steps
 
 
 def harness(seed: int) -> Steps:
@@ -237,9 +237,9 @@ def harness(seed: int) -> Steps:
     one = Harness(chance)
     steps: Steps = []
     for _ in range(120):
-        before = len(one.said)
+        before = len(one.received_events)
         one.step()
-        for item in one.said[before:]:
+        for item in one.received_events[before:]:
             event = json.loads(encode_event(item.event))  # type: ignore[arg-type]
             steps.append({"number": item.number, "event": event})
         if chance.randint(0, 25) == 0:
@@ -249,7 +249,7 @@ def harness(seed: int) -> Steps:
     return steps
 
 
-def _told(kind: str, number: int | None, /, **payload: object) -> dict[str, Any]:
+def _reported(kind: str, number: int | None, /, **payload: object) -> dict[str, Any]:
     body: dict[str, Any] = dict(payload)
     if number is not None:
         body = {"type": body.pop("change", "created"), "payload": body}
@@ -271,7 +271,7 @@ _MESSAGE = {
 def growth(seed: int) -> Steps:
     """One message with every kind of delta: fitting, overlapping, with gaps, replaced, after its end."""
     chance = Random(seed)
-    steps: Steps = [_told("message", 1, **_MESSAGE)]
+    steps: Steps = [_reported("message", 1, **_MESSAGE)]
     lengths = [0]
     for _ in range(300):
         part = chance.randint(0, len(lengths) + 1)
@@ -284,13 +284,13 @@ def growth(seed: int) -> Steps:
                 "reasoning": {"thinking": words, "signature": ""},
                 "finish": {"reason": "end_turn", "time": 1},
             }[kind]
-            steps.append(_told("message_part", None, **names, content={"type": kind, "data": data}))
+            steps.append(_reported("message_part", None, **names, content={"type": kind, "data": data}))
             if part <= len(lengths):
                 lengths[part:] = [len(words), *lengths[part + 1 :]]
             continue
         known = lengths[part] if part < len(lengths) else 0
         offset = max(0, known + chance.choice([0, 0, 0, 0, -1, -3, 2]))
-        steps.append(_told("message_delta", None, **names, offset=offset, text=words))
+        steps.append(_reported("message_delta", None, **names, offset=offset, text=words))
         if part < len(lengths) and offset <= known:
             lengths[part] = max(known, offset + len(words))
     return steps
@@ -311,34 +311,38 @@ def died() -> Steps:
     }
     snapshot = msgspec.json.encode(Harness(Random(1)).snapshot(None))
     steps: Steps = [
-        _told("message", 1, **_MESSAGE),
-        _told("run", 2, **run, prompt="please"),
-        _told("permission_request", 3, **permission),
-        _told("permission_request", 4, **{**permission, "id": "a2", "run_id": "r2"}),
-        _told("question_batch_request", 5, **ask, id="q1", questions=[]),
-        _told("tool_output", None, session_id="s1", message_id="m1", tool_call_id="c1", offset=0, text="ü" * 20_000),
-        _told(
+        _reported("message", 1, **_MESSAGE),
+        _reported("run", 2, **run, prompt="please"),
+        _reported("permission_request", 3, **permission),
+        _reported("permission_request", 4, **{**permission, "id": "a2", "run_id": "r2"}),
+        _reported("question_batch_request", 5, **ask, id="q1", questions=[]),
+        _reported(
+            "tool_output", None, session_id="s1", message_id="m1", tool_call_id="c1", offset=0, text="ü" * 20_000
+        ),
+        _reported(
             "tool_output", None, session_id="s1", message_id="m1", tool_call_id="c1", offset=0, text="\U0001f600" * 9
         ),
-        _told("agent_event", 6, change="updated", type="error", error="It broke.", run_id="r1"),
-        _told("run_complete", 7, session_id="s1", message_id="m1", run_id="r1", outcome="interrupted", error="no"),
-        _told("run_complete", 8, session_id="s1", message_id="", run_id="unknown", outcome="failed"),
-        _told("something_new", 9, anything=1),
+        _reported("agent_event", 6, change="updated", type="error", error="It broke.", run_id="r1"),
+        _reported("run_complete", 7, session_id="s1", message_id="m1", run_id="r1", outcome="interrupted", error="no"),
+        _reported("run_complete", 8, session_id="s1", message_id="", run_id="unknown", outcome="failed"),
+        _reported("something_new", 9, anything=1),
         {"number": 10, "event": {"type": "presence", "payload": {"clients": 2}}},
         {"snapshot": {**json.loads(snapshot), "cursor": 20, "messages": [_MESSAGE]}, "session": "s1"},
-        _told("message_delta", None, session_id="s1", message_id="m1", part=0, offset=0, text="not yet"),
-        _told("message", 15, **{**_MESSAGE, "id": "old"}),
+        _reported("message_delta", None, session_id="s1", message_id="m1", part=0, offset=0, text="not yet"),
+        _reported("message", 15, **{**_MESSAGE, "id": "old"}),
         {"number": None, "event": {"type": "hello", "payload": {"cursor": 20, "oldest": 1, "epoch": 2}}},
-        _told("message_delta", None, session_id="s1", message_id="m1", part=0, offset=0, text="now"),
+        _reported("message_delta", None, session_id="s1", message_id="m1", part=0, offset=0, text="now"),
         {"number": None, "event": {"type": "gap", "payload": {"cursor": 12, "oldest": 12, "epoch": 3}}},
-        _told("message", 13, **{**_MESSAGE, "id": "m2"}),
-        _told("permission_notification", 14, tool_call_id="c1", granted=False, denied=False, id="a2"),
-        _told("permission_notification", 15, tool_call_id="c1", granted=False, denied=False, id="a2", withdrawn=True),
+        _reported("message", 13, **{**_MESSAGE, "id": "m2"}),
+        _reported("permission_notification", 14, tool_call_id="c1", granted=False, denied=False, id="a2"),
+        _reported(
+            "permission_notification", 15, tool_call_id="c1", granted=False, denied=False, id="a2", withdrawn=True
+        ),
     ]
     names = [(number, f"many-{number}") for number in range(16, 80)]
-    steps += [_told("run", number, **{**run, "run_id": name, "number": number}) for number, name in names]
+    steps += [_reported("run", number, **{**run, "run_id": name, "number": number}) for number, name in names]
     ends = {"session_id": "s1", "message_id": "m1", "outcome": "completed"}
-    return steps + [_told("run_complete", number + 100, **ends, run_id=name) for number, name in names]
+    return steps + [_reported("run_complete", number + 100, **ends, run_id=name) for number, name in names]
 
 
 def _keep(name: str, steps: Steps) -> None:
@@ -353,7 +357,16 @@ def _keep(name: str, steps: Steps) -> None:
 
 async def main() -> None:
     FOLD.mkdir(exist_ok=True)
-    scenes: list[Callable[[], Awaitable[Steps]]] = [talk, tools, queue, failures, permissions, questions, gap, behind]
+    scenes: list[Callable[[], Awaitable[Steps]]] = [
+        lsp_session,
+        tools,
+        queue,
+        failures,
+        permissions,
+        questions,
+        gap,
+        behind,
+    ]
     for scene in scenes:
         _keep(getattr(scene, "__name__", "scene"), await scene())
     for seed in range(3):

@@ -96,20 +96,20 @@ async def test_the_timeline_shows_a_run_and_replays_it_event_by_event(harness: P
     await screen.page.wait_for_function("document.querySelector('.tl-scroll').scrollWidth > innerWidth")
     await screen.page.keyboard.press("0")
     await timeline.get_by_role("button", name="work").click()
-    told = screen.at("replay-event")
+    reported = screen.at("replay-event")
     slider = timeline.get_by_role("slider", name="Event")
     count = int(await slider.get_attribute("max") or 0)
     assert count > 5
     # The keys are for the run that was chosen.
     await expect(slider).to_be_focused()
     await screen.page.keyboard.press("Home")
-    first = await told.inner_text()
+    first = await reported.inner_text()
     replayed = timeline.get_by_role("region", name="The conversation at that event")
     await expect(replayed).not_to_contain_text("Done.")
     seen = {first}
     for _ in range(count - 1):
         await timeline.get_by_role("button", name="Next event").click()
-        seen.add(await told.inner_text())
+        seen.add(await reported.inner_text())
     assert len(seen) == count, "every event is described once"
     await expect(replayed).to_contain_text("Done.")
     await screen.page.keyboard.press("Escape")

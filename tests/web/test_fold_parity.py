@@ -21,11 +21,11 @@ def test_the_python_fold_matches_the_recordings(path: Path) -> None:
 
 
 def test_the_recordings_contain_every_event_type() -> None:
-    said = set()
+    output = set()
     for path in recordings():
         for step in msgspec.json.decode(path.read_bytes(), type=Recording).steps:
-            said.add(step["event"]["type"] if "event" in step else "snapshot")
-    assert said >= {
+            output.add(step["event"]["type"] if "event" in step else "snapshot")
+    assert output >= {
         "snapshot", "hello", "gap", "message", "message_delta", "message_part", "tool_output", "session", "run",
         "run_complete", "file", "agent_event", "permission_request", "permission_notification", "config_changed",
         "question_batch_request", "question_batch_notification",

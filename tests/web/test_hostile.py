@@ -40,7 +40,7 @@ async def harmless(screen: Screen) -> None:
     assert await screen.page.evaluate(_INSPECT) == []
 
 
-async def said(harness: PageHarness, screen: Screen, texts: Sequence[str]) -> None:
+async def output(harness: PageHarness, screen: Screen, texts: Sequence[str]) -> None:
     """The page sees an answer to each of these prompts, one after the other, in one conversation."""
     assert len(texts) < 30, "of more only the last are drawn"
     client, workspace = await harness.terminal()
@@ -64,9 +64,9 @@ async def test_hostile_markdown_runs_nothing_and_loads_nothing(harness: PageHarn
     screen.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
     names = [*MARKDOWN, "everything"]
     for batch in (names[:16], names[16:]):
-        await said(harness, screen, batch)
-        told = await screen.answers.all_text_contents()
-        assert [name for name, text in zip(batch, told, strict=True) if f"end of {name}" not in text] == []
+        await output(harness, screen, batch)
+        reported = await screen.answers.all_text_contents()
+        assert [name for name, text in zip(batch, reported, strict=True) if f"end of {name}" not in text] == []
         await screen.page.locator(".thought > button").evaluate_all("all => all.forEach(one => one.click())")
         await expect(screen.page.locator(".thought > .markdown")).to_have_count(len(batch))
         await harmless(screen)
@@ -107,7 +107,7 @@ async def test_hostile_names_and_output_are_text(harness: PageHarness) -> None:
 async def test_huge_input_does_not_hang_the_page(harness: PageHarness) -> None:
     harness.model.lumps.update(huge())
     screen = await harness.screen()
-    await said(harness, screen, list(huge()))
+    await output(harness, screen, list(huge()))
     await harmless(screen)
     # Long lines can be scrolled to their ends: they are not clipped.
     harness.model.lumps["wide code"] = "```js\n" + f"let wide = '{'x' * 400}';\n" * 120 + "```"

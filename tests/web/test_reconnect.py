@@ -55,7 +55,7 @@ class Line:
         for end in self._ends:
             end.transport.abort()
 
-    def mend(self) -> None:
+    def restore_connection(self) -> None:
         self.is_cut = False
 
 
@@ -91,7 +91,7 @@ async def test_a_broken_stream_is_resumed_by_number_and_reported(harness: PageHa
         await send_prompt(client, workspace, run.session_id, "while away", "r2")
         await collect_run_ends(client, workspace, ["r2"])
         asked.clear()
-        line.mend()
+        line.restore_connection()
         await screen.is_live()
         await expect(screen.at("resumed")).to_contain_text(f"after event {before}")
         await expect(screen.answers).to_have_count(2)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.workspace.process.command_process import CommandSandbox, Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, CommandSandbox, Processes
 from holdfast.workspace.process.guard_client import Containment, Guard, TreeEnd
 
 __all__ = ["guarded", "line", "run_line"]
 
 
-def line(text: str, cwd: Path | str = "/", *, linger: float | None = 0.25) -> Launch:
+def line(text: str, cwd: Path | str = "/", *, linger: float | None = 0.25) -> CommandLaunch:
     """Return a bash command line with a minimal environment."""
-    return Launch(("/bin/bash", "-c", text), str(cwd), {"PATH": os.environ["PATH"]}, linger)
+    return CommandLaunch(("/bin/bash", "-c", text), str(cwd), {"PATH": os.environ["PATH"]}, linger)
 
 
 async def run_line(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.workspace.process import guard_client as guards
-from holdfast.workspace.process.command_process import Launch, Processes, RunningCommand
+from holdfast.workspace.process.command_process import CommandLaunch, Processes, RunningCommand
 from holdfast.workspace.process.guard_client import Command, Guard, Tree
 
 __all__ = ["UNUSED_PID", "FakeGuardProcess", "GuardFixture", "SupervisorConnection"]
@@ -114,5 +114,5 @@ class GuardFixture:
         return tree, *self.started[-1].next_request()
 
     def job(self, folder: Path) -> tuple[RunningCommand, SupervisorConnection]:
-        running = Processes(self.guard, folder).start(Launch(("x",), "/", {}))
+        running = Processes(self.guard, folder).start(CommandLaunch(("x",), "/", {}))
         return running, self.started[-1].next_request()[1]

@@ -57,9 +57,9 @@ def test_files_created_between_commands_belong_to_user(place: Path) -> None:
     end = cleanup.begin(NOTHING)
     (place / "conf").mkdir()
     (place / "conf/more.json").write_text("made")
-    said = end()
-    assert "conf/more.json (now" in said
-    assert "settings.json" not in said.replace("more.json", "")
+    output = end()
+    assert "conf/more.json (now" in output
+    assert "settings.json" not in output.replace("more.json", "")
     assert [path.name for path in (place.parent / "kept").iterdir()] == ["1-more.json"]
 
 
@@ -84,8 +84,8 @@ def test_change_of_read_only_file_is_attributed_to_user(place: Path, mounts: str
     mounted = frozenset((str(config),))
     ends = [cleanup.begin(mounted if mounts in ("both", which) else NOTHING) for which in ("first", "second")]
     append(config, PROGRAM)
-    said = ends[0]()
-    assert (".git/config" in said) is not is_guarded
+    output = ends[0]()
+    assert (".git/config" in output) is not is_guarded
     assert config.read_text() == (before + PROGRAM if is_guarded else before)
     ends[1]()
 
@@ -178,6 +178,21 @@ def test_a_failed_check_is_reported_and_repeated(place: Path, monkeypatch: pytes
     (place / "settings.json").write_text("mine")
     assert cleanup.begin(NOTHING)() == ""
     assert (place / "settings.json").exists()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_new_git_file_may_name_an_accepted_directory_itself(place: Path, is_link: bool) -> None:
+    """A link to such a file may lead to another one later."""
+    repository(place)
+    (place / "text").write_text(f"gitdir: {place}/.git\n")
+    cleanup = cleanup_of(place)
+    end = cleanup.begin(NOTHING)
+    (place / "sub").mkdir()
+    if is_link:
+        (place / "sub/.git").symlink_to("../text")
+    else:
+        (place / "sub/.git").write_text(f"gitdir: {place}/.git\n")
+    assert ("sub/.git (now" in end()) is is_link
 
 
 # Moving files

@@ -159,7 +159,7 @@ def test_a_file_that_is_set_aside_is_restored_or_removed(tmp_path: Path) -> None
     assert (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_nlink) == (known.st_ino, known.st_mtime_ns, 1)
     draft_of(path).remove()
     assert (names(tmp_path), descriptors()) == ([], before)
-    with pytest.raises(ToolError, match="given up"):
+    with pytest.raises(ToolError, match="aborted"):
         draft.set_aside()
 
 
@@ -284,7 +284,7 @@ def test_abandoned_draft_refuses_writes(tmp_path: Path) -> None:
     draft.open()
     draft.discard()
     for step in (draft.open, lambda: draft.add(b"x"), draft.finish):
-        with pytest.raises(ToolError, match="given up"):
+        with pytest.raises(ToolError, match="aborted"):
             step()
     with contextlib.suppress(ToolError):
         draft.publish()

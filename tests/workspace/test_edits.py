@@ -1,5 +1,7 @@
 """Text replacement: correct, and in time linear in the size of the text."""
 
+import re
+
 import pytest
 
 from holdfast.domain.errors import ToolError
@@ -34,7 +36,7 @@ def test_indentation_is_adapted() -> None:
 def test_lost_indentation_is_not_guessed() -> None:
     """All lines would have the same depth, which is another program in some languages."""
     why = refused("\tif x:\n\t\ty()\n", "if x:\ny()", "if x:\nz()")
-    assert "different depths" in why
+    assert "indented differently" in why
     assert why.endswith("\n\tif x:\n\t\ty()")
 
 
@@ -64,7 +66,7 @@ def test_hints() -> None:
     assert "line 2:\n  the file has: two\n  you sent:     twoo" in refused("one\ntwo\nthree\n", "one\ntwoo\nthree")
     assert "hello world" in refused("x\nhello world\n", "hello wrld")
     assert "real line breaks" in refused("a\nb\n", "qqqq\\nzzzz")
-    assert "Nothing like it" in refused("a\nb\n", "something else")
+    assert "Nothing similar" in refused("a\nb\n", "something else")
     assert "white space" in refused("a\nb\n", "   ")
     assert "outside of the file" in refused("a\nb", "b\nc\nd")
 
@@ -92,5 +94,12 @@ def test_line_ending_formats_round_trip() -> None:
     for data in (b"\xff", b"a\0b", "é".encode("latin-1"), "ab".encode("utf-16-le")):
         with pytest.raises(ToolError, match="UTF-8"):
             decode(data, "f")
-    with pytest.raises(ToolError, match="half character"):
+    with pytest.raises(ToolError, match="unpaired surrogate"):
         TextFormat().encode("\ud800")
+
+
+@pytest.mark.parametrize("old", ["a b", "a  b", "a b\n", "a  b\n"])
+def test_ambiguous_lines_are_counted_from_one(old: str) -> None:
+    """By an exact match, and by one up to white space."""
+    message = refused("a b\nc\na b\nd\n", old)
+    assert re.findall(r"\b\d+\b", message)[-2:] == ["1", "3"], message

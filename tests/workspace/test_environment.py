@@ -61,9 +61,9 @@ def test_variables_that_change_shell_semantics_are_dropped(name: str) -> None:
 
 def test_programs_neither_prompt_nor_page() -> None:
     env = command_environment({}, {"PAGER": "less", "GIT_EDITOR": "vi", "TERM": "xterm"}, cwd="/")
-    told = {"HOLDFAST": "1", "AGENT": "holdfast", "AI_AGENT": "holdfast", "PAGER": "cat", "GIT_PAGER": "cat"}
+    reported = {"HOLDFAST": "1", "AGENT": "holdfast", "AI_AGENT": "holdfast", "PAGER": "cat", "GIT_PAGER": "cat"}
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "TERM": "dumb", "NO_COLOR": "1"}
-    assert (told | quiet).items() <= env.items()
+    assert (reported | quiet).items() <= env.items()
     assert env["PATH"]
 
 

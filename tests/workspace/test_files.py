@@ -137,7 +137,7 @@ def test_file_with_two_names_replaced_after_check(
     draft = AtomicWrite(place, read_whole_file(place, 100).status)
     real = AtomicWrite._refuse_if_changed
 
-    def looked(self: AtomicWrite, folder: int, name: str) -> None:
+    def is_examined(self: AtomicWrite, folder: int, name: str) -> None:
         real(self, folder, name)
         path.unlink()
         if swapped == "pipe":
@@ -147,7 +147,7 @@ def test_file_with_two_names_replaced_after_check(
         else:
             os.link(other, path)
 
-    monkeypatch.setattr(AtomicWrite, "_refuse_if_changed", looked)
+    monkeypatch.setattr(AtomicWrite, "_refuse_if_changed", is_examined)
     with pytest.raises(ToolError):
         put(draft, b"new")
     assert (tmp_path / "second").read_bytes() == b"old"

@@ -9,7 +9,7 @@ import pytest
 from holdfast.workspace.git import repository
 from holdfast.workspace.git.readonly_check import is_harmless, pattern_of
 from holdfast.workspace.git.repository import (
-    Head,
+    GitHead,
     Repository,
     find_repository,
     read_bytes,
@@ -199,18 +199,18 @@ def test_only_layouts_created_by_git_are_accepted(tmp_path: Path) -> None:
 
 def check_heads(folder: Path) -> None:
     place = Repository(str(folder.parent), str(folder), str(folder))
-    rows: list[tuple[str, Head | None]] = [
-        (f"{HASH}\n", Head("", HASH)),
-        (LONG_HASH, Head("", LONG_HASH)),
+    rows: list[tuple[str, GitHead | None]] = [
+        (f"{HASH}\n", GitHead("", HASH)),
+        (LONG_HASH, GitHead("", LONG_HASH)),
         (f"{HASH}a\n", None),
         (HASH.upper(), None),
-        ("ref: refs/heads/main\n", Head("main", HASH)),
-        ("ref: refs/heads/packed\n", Head("packed", LONG_HASH)),
-        ("ref: refs/heads/ack\n", Head("ack", "")),
-        ("ref: refs/heads/new\n", Head("new", "")),
-        ("ref: refs/heads/a/b.c-d\n", Head("a/b.c-d", "")),
-        ("ref: refs/heads/main/x\n", Head("main/x", "")),
-        ("ref: refs/heads/a\n", Head("a", "")),
+        ("ref: refs/heads/main\n", GitHead("main", HASH)),
+        ("ref: refs/heads/packed\n", GitHead("packed", LONG_HASH)),
+        ("ref: refs/heads/ack\n", GitHead("ack", "")),
+        ("ref: refs/heads/new\n", GitHead("new", "")),
+        ("ref: refs/heads/a/b.c-d\n", GitHead("a/b.c-d", "")),
+        ("ref: refs/heads/main/x\n", GitHead("main/x", "")),
+        ("ref: refs/heads/a\n", GitHead("a", "")),
         ("ref: refs/heads/broken\n", None),
         ("ref: refs/heads/linked\n", None),
         ("ref: refs/tags/main\n", None),
@@ -218,7 +218,7 @@ def check_heads(folder: Path) -> None:
         ("ref: refs/heads/\n", None),
         *((f"ref: refs/heads/{name}\n", None) for name in ("a//b", ".a", "a/.b", "a.lock", "a.lock/b", "a.", "a..b")),
         *((f"ref: refs/heads/{name}\n", None) for name in ("a@{b", "a b", "a~", "a^", "a:", "a?", "a*", "a[", "a\\")),
-        (f"ref: refs/heads/{'x' * 250}\n", Head("x" * 250, "")),
+        (f"ref: refs/heads/{'x' * 250}\n", GitHead("x" * 250, "")),
         (f"ref: refs/heads/{'x' * 251}\n", None),
         ("\xff", None),
     ]
@@ -243,13 +243,13 @@ def test_a_head_is_read_strictly(tmp_path: Path) -> None:
     assert_every_clause_decides(checked, lambda: check_heads(folder), equivalent=equivalent)
     (folder / "packed-refs").unlink()
     (folder / "HEAD").write_text("ref: refs/heads/packed\n")
-    assert read_head(Repository(str(tmp_path), str(folder), str(folder))) == Head("packed", "")
+    assert read_head(Repository(str(tmp_path), str(folder), str(folder))) == GitHead("packed", "")
 
 
 def test_a_pointer_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = put_git(tmp_path / ".git", head="ref: refs/heads/main\n")
     place = Repository(str(tmp_path), str(folder), str(folder))
-    for limit, expected in ((21, Head("main", "")), (20, None)):
+    for limit, expected in ((21, GitHead("main", "")), (20, None)):
         monkeypatch.setattr(repository, "_MAX_POINTER", limit)
         assert read_head(place) == expected
     monkeypatch.undo()

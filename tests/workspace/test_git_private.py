@@ -110,8 +110,12 @@ def test_submodules_are_examined_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
         patch.setattr("holdfast.workspace.git.readonly_check._MAX_SUBMODULES", 1)
         assert git_runs_nothing_else(top, ENVIRONMENT)
     before = settings.read_text()
+    (base / "top/elsewhere").mkdir()
+    (base / "top/mod/below").mkdir()
+    places = [top, f"{top}/elsewhere", f"{top}/mod", f"{top}/mod/below"]
+    assert [git_runs_nothing_else(place, ENVIRONMENT) for place in places] == [True] * 4
     settings.write_text(before + "[core]\n\tpager = evil\n")
-    assert not git_runs_nothing_else(top, ENVIRONMENT)
+    assert [git_runs_nothing_else(place, ENVIRONMENT) for place in places] == [False] * 4
     settings.write_text(before)
     # A submodule that is not checked out is not entered.
     shutil.rmtree(base / "top/mod")

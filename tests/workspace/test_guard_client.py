@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from holdfast.testing.gates import until
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard_client import Bounds, CannotStart, Command, Containment, Guard, Tree
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from trials.hostile_commands import new_token, start_shape, survivors
@@ -107,10 +107,10 @@ async def test_second_stop_shortens_grace(guard: Guard, tmp_path: Path) -> None:
 
 async def test_command_may_end_within_grace(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
-        said = asyncio.Event()
+        printed = asyncio.Event()
         text = "trap 'echo bye; exit 4' INT; echo ready; while :; do sleep 0.01; done"
-        running = processes.start(line(text), on_output=lambda text: said.set() if "ready" in text else None)
-        await said.wait()
+        running = processes.start(line(text), on_output=lambda text: printed.set() if "ready" in text else None)
+        await printed.wait()
         end = await running.stop_and_wait(1_000)
     assert (end.code, end.was_killed) == (4, False)
     assert running.stdout.excerpt() == "ready\nbye\n"
@@ -118,10 +118,10 @@ async def test_command_may_end_within_grace(tmp_path: Path) -> None:
 
 async def test_process_that_ignores_interrupt_is_terminated(tmp_path: Path) -> None:
     async with guarded(tmp_path) as processes:
-        said = asyncio.Event()
+        printed = asyncio.Event()
         text = "trap '' INT; trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.01; done"
-        running = processes.start(line(text), on_output=lambda text: said.set() if "ready" in text else None)
-        await said.wait()
+        running = processes.start(line(text), on_output=lambda text: printed.set() if "ready" in text else None)
+        await printed.wait()
         end = await running.stop_and_wait(3)
     assert (end.code, running.stdout.excerpt()) == (5, "ready\nbye\n")
 
@@ -245,7 +245,7 @@ async def test_nothing_is_left_open(tmp_path: Path) -> None:
 
 async def test_failed_view_is_an_error(tmp_path: Path) -> None:
     class Broken:
-        def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+        def confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
             return launch, Bounds(mounts=(("bind", "/nonexistent", "/nonexistent"),))
 
         def watch(self) -> Callable[[], str]:
@@ -253,5 +253,5 @@ async def test_failed_view_is_an_error(tmp_path: Path) -> None:
 
     async with guarded(tmp_path, sandbox=Broken()) as processes:
         _, _, end = await run_line(processes, "true")
-        assert "could not be shut in" in end.error
+        assert "could not be confined" in end.error
         assert not end.is_lost

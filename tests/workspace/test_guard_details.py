@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard_client import Bounds, Command, Containment, Guard, Tree, TreeEnd
 from trials.hostile_commands import new_token, survivors
 from workspace.commands import line
@@ -34,7 +34,7 @@ class Commands:
 
     async def run_text(self, text: str, bounds: Bounds = Bounds(), cwd: str = "/") -> tuple[str, TreeEnd]:  # noqa: B008
         class Bound:
-            def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+            def confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
                 return launch, bounds
 
             def watch(self) -> type[str]:
@@ -64,11 +64,11 @@ def commands(guard: Guard, tmp_path: Path) -> Commands:
 
 async def test_initial_state_of_command(commands: Commands) -> None:
     """No signal is ignored or blocked, it leads a session and a group of its own, and three descriptors are open."""
-    said, end = await commands.run_text(
+    output, end = await commands.run_text(
         "grep -E 'Sig(Ign|Blk)|NoNewPrivs' /proc/self/status; cut -d' ' -f1,5,6 /proc/$$/stat; echo $$;"
         " ls /proc/$$/fd; readlink /proc/$$/fd/0; pwd; yes | head -n 1; echo ${PIPESTATUS[0]}"
     )
-    lines = said.split("\n")
+    lines = output.split("\n")
     assert [text.split()[1].strip("0") for text in lines[:3]] == ["", "", ""]
     process, group, session = lines[3].split()
     assert process == group == session == lines[4]
@@ -141,12 +141,12 @@ async def test_disconnected_tree_is_killed(commands: Commands) -> None:
 
 async def test_private_network(commands: Commands) -> None:
     """Only the loopback device, which is up: a connection is refused, not unreachable."""
-    said, _ = await commands.run_text(
+    output, _ = await commands.run_text(
         "tail -n +3 /proc/net/dev | cut -d: -f1; exec 3<>/dev/tcp/127.0.0.1/9", Bounds(network=False)
     )
-    assert said.split()[0] == "lo"
-    assert "eth" not in said
-    assert "Connection refused" in said
+    assert output.split()[0] == "lo"
+    assert "eth" not in output
+    assert "Connection refused" in output
     whole, _ = await commands.run_text("readlink /proc/self/ns/net")
     assert whole.strip() == os.readlink("/proc/self/ns/net")
 
@@ -169,15 +169,16 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
         ("freeze", f"{base}/bound/frozen", ""),
         ("seal", f"{base}/sealed", ""),
     )
-    said, end = await commands.run_text(
+    output, end = await commands.run_text(
         f"cat /proc/self/mountinfo; echo; ls /dev; ls {base}/sealed; cat {base}/masked; cat {base}/read/inner; echo;"
         f"touch {base}/empty/x {base}/bound/x && echo written;"
         f"touch {base}/x {base}/sealed/x {base}/read/x {base}/bound/frozen;"
-        "readlink /proc/self/ns/ipc; readlink /dev/fd /dev/stdin /dev/stdout /dev/stderr /dev/ptmx",
+        "readlink /proc/self/ns/ipc; readlink /dev/fd /dev/stdin /dev/stdout /dev/stderr /dev/ptmx;"
+        "stat -Lc %a:%n /dev /dev/ptmx /dev/shm /dev/null",
         Bounds(mounts=mounts),
     )
     assert end.error == ""
-    listing, _, rest = said.partition("\n\n")
+    listing, _, rest = output.partition("\n\n")
     found: dict[str, tuple[set[str], str]] = {}
     for text in listing.split("\n"):
         fields = text.split()
@@ -208,6 +209,8 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
     assert os.readlink("/proc/self/ns/ipc") not in rest
     links = ["/proc/self/fd", *(f"/proc/self/fd/{number}" for number in range(3)), "pts/ptmx"]
     assert [word for word in words if word in links] == links
+    # Every user may open a terminal and create files of its own in shared memory.
+    assert "755:/dev\n666:/dev/ptmx\n1777:/dev/shm\n666:/dev/null\n" in rest
     assert sorted(os.listdir(base / "source")) == ["frozen", "inner", "x"]
     assert sorted(os.listdir(base)) == [
         "bound", "empty", "masked", "read", "sealed", "source",
@@ -216,7 +219,7 @@ async def test_mounts_have_their_attributes(commands: Commands, tmp_path: Path) 
 
 async def test_a_mount_that_is_unknown_is_an_error(commands: Commands) -> None:
     _, end = await commands.run_text("true", Bounds(mounts=(("other", "/mnt", ""),)))
-    assert "unknown mount operation other" in end.error or "could not be shut in" in end.error
+    assert "unknown mount operation other" in end.error or "could not be confined" in end.error
     # The guard continues.
     assert (await commands.run_text("echo again"))[0] == "again\n"
 
@@ -252,7 +255,7 @@ async def test_command_with_changed_directory_is_not_started(commands: Commands,
     (base / "real").mkdir()
     os.symlink("real", base / "link")
     for cwd, is_real, error in (("real", True, ""), ("link", False, ""), ("link", True, "was replaced")):
-        launch = Launch(("/bin/true",), str(base / cwd), {}, is_real=is_real)
+        launch = CommandLaunch(("/bin/true",), str(base / cwd), {}, is_real=is_real)
         commands.processes.sandbox = None
         _, end = await commands.processes.run(launch)
         assert error in end.error if error else (end.error, end.code) == ("", 0), cwd

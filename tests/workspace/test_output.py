@@ -19,15 +19,15 @@ def test_character_may_be_split_anywhere(text: str, cuts: list[int]) -> None:
     data = text.encode("utf-8", "replace")
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     output = Output()
-    heard = "".join(output.feed(data[a:b]) for a, b in pairwise(places)) + output.finish()
-    assert heard == output.buffered == data.decode()
-    assert output.size == len(heard)
+    received = "".join(output.feed(data[a:b]) for a, b in pairwise(places)) + output.finish()
+    assert received == output.buffered == data.decode()
+    assert output.size == len(received)
 
 
 def test_result_does_not_depend_on_fragmentation() -> None:
     output = Output()
-    heard = [output.feed(bytes([byte])) for byte in TEXT.encode()]
-    assert "".join(heard) == output.buffered == TEXT
+    received = [output.feed(bytes([byte])) for byte in TEXT.encode()]
+    assert "".join(received) == output.buffered == TEXT
     assert "�" not in output.buffered
 
 
@@ -37,8 +37,8 @@ def test_result_does_not_depend_on_fragmentation() -> None:
 )
 def test_invalid_utf_8_is_replaced(data: bytes, text: str) -> None:
     output = Output()
-    heard = output.feed(data) + output.finish()
-    assert heard == output.excerpt() == text
+    received = output.feed(data) + output.finish()
+    assert received == output.excerpt() == text
     assert output.finish() == ""
 
 

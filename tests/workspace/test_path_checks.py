@@ -259,7 +259,7 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(ground: PathFixture, monk
         return piece
 
     monkeypatch.setattr(safe_open.os, "read", growing)  # type: ignore[attr-defined]
-    with pytest.raises(ToolError, match="at most 6 are taken"):
+    with pytest.raises(ToolError, match="the limit is 6"):
         read_whole_file(FileLocation("file", str(path), str(ground.root), is_inside=True), 6)
 
 

@@ -88,11 +88,11 @@ async def test_disk_failure_loses_only_output_file(tmp_path: Path) -> None:
 
 
 async def test_output_is_published_while_the_command_runs(tmp_path: Path) -> None:
-    heard: list[str] = []
+    received: list[str] = []
     first = asyncio.Event()
 
     def record(text: str) -> None:
-        heard.append(text)
+        received.append(text)
         first.set()
 
     async with guarded(tmp_path) as processes:
@@ -101,31 +101,31 @@ async def test_output_is_published_while_the_command_runs(tmp_path: Path) -> Non
             line(f"echo first; until [ -e {go} ]; do sleep 0.01; done; printf 'a\\xe2'"), on_output=record
         )
         await first.wait()
-        assert heard == ["first\n"]
+        assert received == ["first\n"]
         assert not running.ended.done()
         go.touch()
         await running.wait()
-    assert "".join(heard) == "first\na�" == running.stdout.excerpt()
+    assert "".join(received) == "first\na�" == running.stdout.excerpt()
 
 
 async def test_live_output_is_batched_and_bounded(tmp_path: Path) -> None:
-    heard: list[str] = []
+    received: list[str] = []
     async with guarded(tmp_path) as processes:
-        running = processes.start(line("yes | head -n 2000000"), on_output=heard.append)
+        running = processes.start(line("yes | head -n 2000000"), on_output=received.append)
         await running.wait()
     assert running.stdout.output.size == 4_000_000
-    assert sum(map(len, heard)) < 1_100_000
-    assert len(heard) < 200
-    assert "not shown" in heard[-1]
+    assert sum(map(len, received)) < 1_100_000
+    assert len(received) < 200
+    assert "not shown" in received[-1]
 
 
 async def test_no_live_output_after_stop(tmp_path: Path) -> None:
-    heard: list[str] = []
+    received: list[str] = []
     async with guarded(tmp_path) as processes:
-        running = processes.start(line("echo x"), on_output=heard.append)
+        running = processes.start(line("echo x"), on_output=received.append)
         running.stop_live_output()
         await running.wait()
-    assert heard == []
+    assert received == []
     assert running.stdout.excerpt() == "x\n"
 
 
@@ -146,14 +146,14 @@ async def test_a_process_outside_the_tree_that_holds_stdout_does_not_delay_the_e
 
 
 async def test_buffered_output_is_read_at_end(tmp_path: Path) -> None:
-    heard: list[str] = []
+    received: list[str] = []
     reading, writing = os.pipe()
-    live = _LiveOutput(heard.append)
+    live = _LiveOutput(received.append)
     channel = _OutputChannel(reading, OutputFiles(tmp_path).new_file("out"), live)
     os.write(writing, b"last words\xe2")
     channel.drain()
     live.end()
-    assert channel.excerpt() == "".join(heard) == "last words�"
+    assert channel.excerpt() == "".join(received) == "last words�"
     os.close(writing)
 
 

@@ -1,7 +1,10 @@
 """Project context for the model."""
 
+import asyncio
+import itertools
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.engine.system_prompt import git_note, subagent_prompt, system_prompt
-from holdfast.workspace.git.background_status import Scan
+from holdfast.workspace.git.background_status import StatusScan
 from holdfast.workspace.project_context import ContextLoader, ContextOptions, find_context_sources, read_context_files
 
 SESSION, OTHER = SessionId("s1"), SessionId("s2")
@@ -105,21 +108,21 @@ async def test_session_keeps_its_context(tmp_path: Path) -> None:
     days = iter(["Monday", "Tuesday"])
     git(tmp_path, "init")
     put(tmp_path, "AGENTS.md", "be kind")
-    lookout = ContextLoader(str(tmp_path), today=lambda: next(days))
-    first = await lookout.load(SESSION)
+    context_loader = ContextLoader(str(tmp_path), today=lambda: next(days))
+    first = await context_loader.load(SESSION)
     git(tmp_path, "checkout", "-b", "other")
-    assert await lookout.load(SESSION) is first
-    other = await lookout.load(OTHER)
+    assert await context_loader.load(SESSION) is first
+    other = await context_loader.load(OTHER)
     assert other.date == "Tuesday"
     assert (first.git, other.git) == (GitState("trunk"), GitState("other"))
 
 
 async def test_a_changed_file_is_read_again_and_the_rest_stays(tmp_path: Path) -> None:
     put(tmp_path, "AGENTS.md", "be kind")
-    lookout = ContextLoader(str(tmp_path), today=lambda: "Monday")
-    first = await lookout.load(SESSION)
+    context_loader = ContextLoader(str(tmp_path), today=lambda: "Monday")
+    first = await context_loader.load(SESSION)
     put(tmp_path, "AGENTS.md", "be kind and quick")
-    second = await lookout.load(SESSION)
+    second = await context_loader.load(SESSION)
     assert [file.text for file in second.context] == ["be kind and quick"]
     assert (second.date, second.git) == (first.date, first.git)
 
@@ -139,16 +142,36 @@ async def test_a_session_is_scanned_once_and_the_least_recently_used_is_forgotte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.workspace.project_context._MAX_SESSIONS", 2)
-    scans: list[Scan] = []
+    scans: list[StatusScan] = []
 
-    def scan() -> Scan:
-        scans.append(Scan(0.0))
+    def scan() -> StatusScan:
+        scans.append(StatusScan(0.0))
         return scans[-1]
 
     loader = ContextLoader(str(tmp_path), scan=scan)
     for session in ("a", "b", "a", "c", "a", "b"):
         await loader.load(SessionId(session))
     assert len(scans) == 4, "only b was forgotten and scanned again"
+
+
+@pytest.mark.parametrize(("seconds", "threads"), [(0.0, 1), (0.004, 2)], ids=["short", "long"])
+async def test_branch_and_commit_are_read_in_a_thread_only_while_that_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, threads: int
+) -> None:
+    git(tmp_path, "init")
+    clock, calls = itertools.count(), []
+
+    async def in_thread(work: Callable[[], object]) -> object:
+        calls.append(work)
+        return work()
+
+    monkeypatch.setattr(asyncio, "to_thread", in_thread)
+    monkeypatch.setattr("holdfast.workspace.short_calls.time.perf_counter", lambda: next(clock) * seconds)
+    monkeypatch.setattr("holdfast.workspace.short_calls.time.thread_time", lambda: 0.0)
+    loader = ContextLoader(str(tmp_path))
+    for session in (SESSION, OTHER):
+        assert (await loader.load(session)).git == GitState("trunk")
+    assert len(calls) == threads
 
 
 def test_the_size_of_what_is_left_out(tmp_path: Path) -> None:
@@ -161,22 +184,24 @@ def test_the_size_of_what_is_left_out(tmp_path: Path) -> None:
 
 async def test_the_result_of_a_scan_stays_with_its_message(tmp_path: Path) -> None:
     """The first request has it if the scan is done by then, otherwise the next one; nothing waits for it."""
-    scan = Scan(0.0)
-    lookout = ContextLoader(str(tmp_path), scan=lambda: scan)
-    assert lookout.git_changes(SESSION, MessageId("m0")) == {}
-    await lookout.load(SESSION)
-    assert lookout.git_changes(SESSION, MessageId("m1")) == {}
+    scan = StatusScan(0.0)
+    context_loader = ContextLoader(str(tmp_path), scan=lambda: scan)
+    assert context_loader.git_changes(SESSION, MessageId("m0")) == {}
+    await context_loader.load(SESSION)
+    assert context_loader.git_changes(SESSION, MessageId("m1")) == {}
     scan.changes = GitChanges((" M a.txt",))
     for newest in ("m2", "m3"):
-        assert lookout.git_changes(SESSION, MessageId(newest)) == {MessageId("m2"): scan.changes}
-    await lookout.load(OTHER)
-    assert lookout.git_changes(OTHER, MessageId("n1")) == {MessageId("n1"): scan.changes}
+        assert context_loader.git_changes(SESSION, MessageId(newest)) == {MessageId("m2"): scan.changes}
+    await context_loader.load(OTHER)
+    assert context_loader.git_changes(OTHER, MessageId("n1")) == {MessageId("n1"): scan.changes}
 
 
 async def test_settings_add_their_own(tmp_path: Path) -> None:
     put(tmp_path, "house.md", "house rules")
-    manners = ContextOptions(context_paths=("house.md",), trailer="Assisted-by: Holdfast", notes=("# Skills\n\nnone",))
-    seen = await ContextLoader(str(tmp_path), lambda: manners).load(SESSION)
+    context_options = ContextOptions(
+        context_paths=("house.md",), trailer="Assisted-by: Holdfast", notes=("# Skills\n\nnone",)
+    )
+    seen = await ContextLoader(str(tmp_path), lambda: context_options).load(SESSION)
     assert [file.text for file in seen.context] == ["house rules"]
     assert (seen.trailer, seen.notes) == ("Assisted-by: Holdfast", ("# Skills\n\nnone",))
 
@@ -214,7 +239,7 @@ def test_changes_and_commits_are_described() -> None:
 
 
 def test_a_sub_agent_gets_its_directory_and_may_not_change_anything() -> None:
-    told = subagent_prompt(ProjectContext("/p", context=(ContextFile("/p/AGENTS.md", "commit often"),)))
-    assert "/p" in told
-    assert "not in a git repository" in told
-    assert "commit often" not in told
+    reported = subagent_prompt(ProjectContext("/p", context=(ContextFile("/p/AGENTS.md", "commit often"),)))
+    assert "/p" in reported
+    assert "not in a git repository" in reported
+    assert "commit often" not in reported

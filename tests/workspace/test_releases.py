@@ -22,7 +22,7 @@ from holdfast.tools import ls
 from holdfast.workspace.files import safe_open
 from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.process import guard_client as guards
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard_client import Bounds, CannotStart, TreeEnd
 from holdfast.workspace.process.jobs import Job, JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
@@ -295,7 +295,7 @@ class Watching:
     def __init__(self) -> None:
         self.watched = 0
 
-    def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+    def confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
         return launch, Bounds()
 
     def watch(self) -> Callable[[], str]:
@@ -323,9 +323,9 @@ async def test_failed_command_start_releases_resources(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failing(getattr(owner, name), count))
         with pytest.raises(OSError, match="Too many open files"):
-            processes.start(Launch(("x",), "/", {}))
+            processes.start(CommandLaunch(("x",), "/", {}))
     assert (descriptors(), sandbox.watched, fixture.guard._trees) == (before, 0, set())
-    running = processes.start(Launch(("x",), "/", {}))
+    running = processes.start(CommandLaunch(("x",), "/", {}))
     _, line = fixture.started[-1].next_request()
     line.send(gone=False, left=[], is_lost=False)
     await running.wait()
@@ -489,7 +489,7 @@ async def test_cancelled_listing_closes_directory(tmp_path: Path, monkeypatch: p
     await runner.start(("ls", {}))
     assert await asyncio.to_thread(reached.wait, 30)
     await runner.harness.cancel()
-    await runner.harness.quiet()
+    await runner.harness.wait_until_idle()
     go.set()
     await until(lambda: descriptors() == before)
 

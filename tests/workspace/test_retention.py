@@ -11,7 +11,7 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo
-from holdfast.workspace.git.background_status import GitScan, Scan
+from holdfast.workspace.git.background_status import GitScan, StatusScan
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process import command_process
 from holdfast.workspace.process.command_process import RunningCommand
@@ -33,30 +33,30 @@ async def test_changed_context_files_are_read_again(tmp_path: Path) -> None:
     path = tmp_path / "AGENTS.md"
     path.write_text("be kind")
     os.utime(path, ns=(1, 1))
-    manners = ContextOptions(trailer="one")
-    lookout = ContextLoader(str(tmp_path), lambda: manners)
-    first = await lookout.load(SESSION)
-    assert await lookout.load(SESSION) is first
-    manners = ContextOptions(trailer="two")
-    assert (await lookout.load(SESSION)).trailer == "two"
-    manners = ContextOptions(trailer="two", notes=("note",))
-    assert (await lookout.load(SESSION)).notes == ("note",)
+    options = ContextOptions(trailer="one")
+    loader = ContextLoader(str(tmp_path), lambda: options)
+    first = await loader.load(SESSION)
+    assert await loader.load(SESSION) is first
+    options = ContextOptions(trailer="two")
+    assert (await loader.load(SESSION)).trailer == "two"
+    options = ContextOptions(trailer="two", notes=("note",))
+    assert (await loader.load(SESSION)).notes == ("note",)
     path.write_text("be calm")
     os.utime(path, ns=(2, 2))
-    assert [file.text for file in (await lookout.load(SESSION)).context] == ["be calm"]
+    assert [file.text for file in (await loader.load(SESSION)).context] == ["be calm"]
 
 
 async def test_a_session_has_one_scan(tmp_path: Path) -> None:
-    scans: list[Scan] = []
+    scans: list[StatusScan] = []
 
-    def scan() -> Scan:
-        scans.append(Scan(0.0))
+    def scan() -> StatusScan:
+        scans.append(StatusScan(0.0))
         return scans[-1]
 
-    lookout = ContextLoader(str(tmp_path), scan=scan)
+    loader = ContextLoader(str(tmp_path), scan=scan)
     for _ in range(3):
-        await lookout.load(SESSION)
-    await lookout.load(SessionId("s2"))
+        await loader.load(SESSION)
+    await loader.load(SessionId("s2"))
     assert len(scans) == 2
 
 
@@ -119,7 +119,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     writes: list[int] = []
 
     def start_fake(
-        said: list[str] | None = None, over: Callable[[], str] | None = None
+        output: list[str] | None = None, over: Callable[[], str] | None = None
     ) -> tuple[Tree, RunningCommand, int]:
         tree = Tree()
         reads = []
@@ -127,7 +127,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             reading, writing = os.pipe()
             reads.append(reading)
             writes.append(writing)
-        say = said.append if said is not None else lambda _: None
+        say = output.append if output is not None else lambda _: None
         trees.append(tree)
         running = RunningCommand(cast(Any, tree), (reads[0], reads[1]), OutputFiles(tmp_path / "spills"), say, over)
         return tree, running, writes[-2]
@@ -161,12 +161,12 @@ async def test_remark_about_end_of_command(start: Start, cleaned: str | None, en
 @pytest.mark.parametrize(("size", "is_cut"), [(5, False), (6, True)])
 async def test_live_output_is_bounded(start: Start, monkeypatch: pytest.MonkeyPatch, size: int, is_cut: bool) -> None:
     monkeypatch.setattr(command_process, "_MAX_LIVE", 5)
-    said: list[str] = []
-    tree, running, writing = start(said)
+    output: list[str] = []
+    tree, running, writing = start(output)
     os.write(writing, b"abcdefg"[:size])
     tree.end(TreeEnd(code=0))
     await running.wait()
-    assert "".join(said) == "abcde" + "\n[more is not shown while it runs]\n" * is_cut
+    assert "".join(output) == "abcde" + "\n[further output is not shown while it runs]\n" * is_cut
     assert running.stdout.excerpt() == "abcdefg"[:size]
 
 

@@ -10,7 +10,7 @@ from holdfast.config.locations import PROJECT_FILES
 from holdfast.domain.processes import PROTECTED
 from holdfast.extensions import search_paths
 from holdfast.workspace.files.path_strings import as_one_line
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.process.shell_launch import Shell
 from holdfast.workspace.sandbox.git_dir_search import GitScanner
@@ -95,8 +95,8 @@ def test_list_covers_all_effective_files() -> None:
     ],
 )
 async def test_created_files_are_moved_and_reported(place: Path, mechanism: str, line: str, name: str) -> None:
-    said, remark = await run_in_sandbox(line, place, mechanism)
-    assert said == ""
+    output, remark = await run_in_sandbox(line, place, mechanism)
+    assert output == ""
     assert Path(name).name not in os.listdir((place / name).parent)
     assert quarantined(place) == [f"1-{Path(name).name}"]
     assert f"{as_one_line(name)} (now {place.parent}/server/scratch-kept/1-{Path(name).name})" in remark
@@ -104,8 +104,8 @@ async def test_created_files_are_moved_and_reported(place: Path, mechanism: str,
 
 async def test_file_cannot_become_head_of_repository(place: Path, mechanism: str) -> None:
     (place / "HEAD").write_text("ref: refs/heads/main\n")
-    said, remark = await run_in_sandbox("echo x > a", place, mechanism)
-    assert (said, remark) == ("", "")
+    output, remark = await run_in_sandbox("echo x > a", place, mechanism)
+    assert (output, remark) == ("", "")
     _, remark = await run_in_sandbox(
         "mkdir objects refs && printf '[core]\\nfsmonitor=./evil' > config", place, mechanism
     )
@@ -114,10 +114,10 @@ async def test_file_cannot_become_head_of_repository(place: Path, mechanism: str
 
 
 async def test_other_files_stay(place: Path, mechanism: str) -> None:
-    said, remark = await run_in_sandbox(
+    output, remark = await run_in_sandbox(
         "echo a > a && mkdir -p deep/.claude && echo x > deep/holdfast.toml", place, mechanism
     )
-    assert (said, remark, quarantined(place)) == ("", "", [])
+    assert (output, remark, quarantined(place)) == ("", "", [])
     assert (place / "deep/.claude").is_dir()
 
 
@@ -126,10 +126,10 @@ async def test_created_repository_is_usable_and_protected(place: Path, mechanism
     line = f"git init -q . && touch a && git add a && git {name} commit -qm one && git log --format=%s"
     assert await run_in_sandbox(line, place, mechanism) == ("one\n", "")
     assert (place / ".git/hooks").is_dir()
-    said, _ = await run_in_sandbox(
+    output, _ = await run_in_sandbox(
         "echo x > .git/hooks/pre-commit; git config core.fsmonitor ./evil; ls .git/hooks", place, mechanism
     )
-    assert "pre-commit\n" not in said.replace("pre-commit.sample", "")
+    assert "pre-commit\n" not in output.replace("pre-commit.sample", "")
     assert "evil" not in (place / ".git/config").read_text()
     _, remark = await run_in_sandbox("echo ../e > .git/commondir", place, mechanism)
     assert ".git/commondir (now" in remark, remark
@@ -148,10 +148,10 @@ async def test_nested_repositories_can_be_created_and_removed(place: Path, mecha
     try:
         sandbox = sandbox_of(place, mechanism, guard)
         assert await run_in_sandbox(line, place, mechanism, sandbox) == ("bare.git\ncopy\nsub\ntree\n", "")
-        said, remark = await run_in_sandbox(
+        output, remark = await run_in_sandbox(
             "git -C copy config alias.x '!y'; rm -rf sub tree; ls", place, mechanism, sandbox
         )
-        assert said == "bare.git\ncopy\n"
+        assert output == "bare.git\ncopy\n"
         assert "copy/.git/config (now" in remark
         assert "alias" not in (place / "copy/.git/config").read_text()
         # The next server knows the files created by commands: they can still be removed.
@@ -177,13 +177,13 @@ async def test_submodules_and_the_file_of_a_worktree_are_protected(place: Path, 
         git("commit", "--allow-empty", "-m", "first", cwd=folder)
     git("-c", "protocol.file.allow=always", "submodule", "add", str(other), "mod", cwd=main)
     before = (main / ".git/modules/mod/config").read_bytes()
-    said, _ = await run_in_sandbox(
+    output, _ = await run_in_sandbox(
         "git -C mod config core.fsmonitor ./evil; echo x > .git/modules/mod/hooks/x", main, mechanism
     )
-    assert said.count("Read-only") + said.count("busy") + said.count("denied") >= 2, said
+    assert output.count("Read-only") + output.count("busy") + output.count("denied") >= 2, output
     assert (main / ".git/modules/mod/config").read_bytes() == before
     git("worktree", "add", str(place / "linked"), cwd=main)
-    said, _ = await run_in_sandbox("echo 'gitdir: ../e' > .git", place / "linked", mechanism)
+    output, _ = await run_in_sandbox("echo 'gitdir: ../e' > .git", place / "linked", mechanism)
     assert (place / "linked/.git").read_text().startswith(f"gitdir: {main}")
 
 
@@ -235,8 +235,8 @@ def repository(place: Path) -> Path:
 async def test_submodule_configuration_names_no_program(repository: Path, mechanism: str) -> None:
     """`git status` at the top also runs in every submodule, with its settings."""
     make = f"git init -q sub && (cd sub && {COMMIT} && git config core.fsmonitor ./evil) && git add sub 2>/dev/null"
-    said, remark = await run_in_sandbox(make, repository, mechanism)
-    assert (said, quarantined(repository)) == ("", ["1-.git"])
+    output, remark = await run_in_sandbox(make, repository, mechanism)
+    assert (output, quarantined(repository)) == ("", ["1-.git"])
     assert "sub/.git (now" in remark
     git("status", cwd=repository)
 
@@ -247,11 +247,11 @@ async def test_a_submodule_can_be_added_and_used(repository: Path, mechanism: st
     git("init", cwd=other)
     git("commit", "--allow-empty", "-m", "first", cwd=other)
     add = "git -c protocol.file.allow=always submodule --quiet add ./other mod"
-    said, remark = await run_in_sandbox(
+    output, remark = await run_in_sandbox(
         f"git config --file .git/config x.y z 2>/dev/null; {add}", repository, mechanism
     )
     assert remark == ""
-    assert (repository / ".git/modules/mod/config").exists(), said
+    assert (repository / ".git/modules/mod/config").exists(), output
     _, remark = await run_in_sandbox(
         "git -C mod config core.fsmonitor ./evil; git -C mod status -s", repository, mechanism
     )
@@ -268,8 +268,8 @@ async def test_repository_elsewhere_is_unchanged(repository: Path, mechanism: st
     make = (
         f"mkdir sub l && echo 'gitdir: {other}/.git' > sub/.git; ln -s {other}/.git l/.git; ln -s {other} .git/modules"
     )
-    said, remark = await run_in_sandbox(make, repository, mechanism)
-    assert said == ""
+    output, remark = await run_in_sandbox(make, repository, mechanism)
+    assert output == ""
     assert sorted(name.split()[0] for name in remark.partition("obey it: ")[2].split("), ")) == ["l/.git", "sub/.git"]
     assert "alias" in (other / ".git/config").read_text()
     assert len(quarantined(repository)) == 2
@@ -296,8 +296,8 @@ async def test_hooks_in_the_workspace_are_protected(repository: Path, mechanism:
     _, remark = await run_in_sandbox("mkdir -p tools/hooks && echo x > tools/hooks/pre-commit", repository, mechanism)
     assert "tools/hooks (now" in remark
     (repository / "tools/hooks").mkdir()
-    said, remark = await run_in_sandbox("echo x > tools/hooks/pre-commit; rm -rf tools", repository, mechanism)
-    assert said.count("Read-only") + said.count("busy") >= 2, said
+    output, remark = await run_in_sandbox("echo x > tools/hooks/pre-commit; rm -rf tools", repository, mechanism)
+    assert output.count("Read-only") + output.count("busy") >= 2, output
     assert remark == ""
     assert not list((repository / "tools/hooks").iterdir())
 
@@ -322,7 +322,7 @@ async def test_concurrent_changes_of_user(repository: Path, mechanism: str) -> N
     try:
         sandbox = sandbox_of(repository, mechanism, guard)
         before = (repository / ".git/config").read_text()
-        sandbox.confine(Launch(("true",), str(repository), {}))
+        sandbox.confine(CommandLaunch(("true",), str(repository), {}))
         over = sandbox.watch()
         git("config", "branch.main.remote", "origin", cwd=repository)
         (repository / ".git/hooks/pre-commit").write_text("x")
@@ -362,8 +362,8 @@ async def test_move_across_file_systems_with_special_files(
         "git init -q e && git -C e config core.fsmonitor ./evil && mkfifo e/.git/p && ln -s / e/.git/l &&"
         " echo x > e/.git/f && chmod 0 e/.git/f && mkdir e/.git/d && chmod 0 e/.git/d"
     )
-    said, remark = await run_in_sandbox(line, repository, mechanism)
-    assert (said, quarantined(repository)) == ("", ["1-.git"]), remark
+    output, remark = await run_in_sandbox(line, repository, mechanism)
+    assert (output, quarantined(repository)) == ("", ["1-.git"]), remark
     moved = repository.parent / "server/scratch-kept/1-.git"
     assert "evil" in (moved / "config").read_text()
     assert (moved / "f").exists()
@@ -375,8 +375,8 @@ async def test_deep_and_unreadable_directories(repository: Path, mechanism: str)
     """A directory nested deeper than any program supports is moved; an unlistable one is searched nevertheless."""
     deep = "d=x; for i in $(seq 220); do d=$d/y; done; mkdir -p $d"
     hide = "mkdir u && git init -q u/r && git -C u/r config core.fsmonitor ./evil && chmod 311 u"
-    said, remark = await run_in_sandbox(f"{deep}; {hide}", repository, mechanism)
-    assert said == ""
+    output, remark = await run_in_sandbox(f"{deep}; {hide}", repository, mechanism)
+    assert output == ""
     assert "u/r/.git (now" in remark
     assert "y/y (now" in remark
     assert (repository / "u").stat().st_mode & 0o777 == 0o311

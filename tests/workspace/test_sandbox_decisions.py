@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.settings import SandboxSettings
-from holdfast.workspace.process.command_process import Launch
+from holdfast.workspace.process.command_process import CommandLaunch
 from holdfast.workspace.process.guard_client import Bounds
 from holdfast.workspace.sandbox import mount_view, sandbox
 from holdfast.workspace.sandbox.mount_view import (
@@ -27,7 +27,7 @@ from holdfast.workspace.sandbox.mount_view import (
     is_system,
     write_gitconfig,
 )
-from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, why_not
+from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxImpossible, SandboxPolicy, unavailable_reason
 from planting import assert_every_clause_decides
 
 
@@ -67,7 +67,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     private = tuple(str(base / name) for name in ("home", "nothing", "run"))
     monkeypatch.setattr(mount_view, "_PRIVATE", private)
     readable = tuple(str(base / name) for name in ("etc/resolv.conf", "etc/linked.conf", "nothing"))
-    monkeypatch.setattr(mount_view, "_STILL_READABLE", readable)
+    monkeypatch.setattr(mount_view, "_READABLE_EXCEPTIONS", readable)
     keys = tuple(str(base / name) for name in ("etc/shadow", "etc/shadow-", "etc/ssl/private", "etc/*_key"))
     monkeypatch.setattr(mount_view, "_KEYS", keys)
     monkeypatch.setattr(mount_view, "_SERVICES", (str(base / "services"), str(base / "nothing")))
@@ -381,7 +381,7 @@ def test_exceptions_of_the_home_directory(ground: Path) -> None:
     assert [name for name in refused if name in asked] == [
         "to server", "to keys", "to usr", "socket", ".", "../work", ".ssh",
     ]  # fmt: skip
-    launch, _ = made.confine(Launch(("true",), str(ground / "work"), {}))
+    launch, _ = made.confine(CommandLaunch(("true",), str(ground / "work"), {}))
     # A symlink in the home directory exposes its target.
     assert " ".join(["--bind", str(home / "elsewhere"), str(home / "linked")]) in " ".join(launch.argv)
 
@@ -391,7 +391,7 @@ def test_the_repository_above_a_workspace_can_be_read(ground: Path) -> None:
         (ground / name).mkdir(parents=True)
 
     def readable(workspace: str) -> list[str]:
-        launch, _ = make(ground, workspace).confine(Launch(("true",), "/", {}))
+        launch, _ = make(ground, workspace).confine(CommandLaunch(("true",), "/", {}))
         words = list(launch.argv)
         pairs = [(words[place + 1], words[place + 2]) for place, word in enumerate(words) if word == "--ro-bind"]
         return [
@@ -435,7 +435,7 @@ def test_the_git_directory_of_a_linked_work_tree(ground: Path) -> None:
 
 def test_launch_of_command(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = {name: "x" for name in (*sandbox._DROPPED, "PATH", "TMPDIR", "HOME")}
-    launch = Launch(("run", "it"), str(ground / "work"), env, 0.5, is_real=True, owner="s1")
+    launch = CommandLaunch(("run", "it"), str(ground / "work"), env, 0.5, is_real=True, owner="s1")
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     made = make(ground)
     found, bounds = made.confine(launch)
@@ -458,7 +458,7 @@ def test_launch_of_command(ground: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_launch_of_command_without_bubblewrap(ground: Path) -> None:
     for network in (True, False):
-        launch, bounds = make(ground, bubblewrap=None, network=network).confine(Launch(("run",), "/", {}))
+        launch, bounds = make(ground, bubblewrap=None, network=network).confine(CommandLaunch(("run",), "/", {}))
         assert launch.argv == ("run",)
         assert (bounds.restricted, bounds.network) == (True, network)
         writable = [path for operation, path, _ in bounds.mounts if operation in ("bind", "tmpfs")]
@@ -483,7 +483,7 @@ def test_a_program_with_set_uid_gets_no_filter(ground: Path, monkeypatch: pytest
         program.chmod(mode)
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         made = make(ground, bubblewrap=str(program))
-        assert made.confine(Launch(("run",), "/", {}))[1] == Bounds(restricted=restricted)
+        assert made.confine(CommandLaunch(("run",), "/", {}))[1] == Bounds(restricted=restricted)
         assert bool([gap for gap in made.describe().gaps if "keyrings" in gap]) is not restricted
 
 
@@ -505,7 +505,7 @@ def test_protected_workspace_paths(ground: Path) -> None:
     assert found == {
         "holdfast.toml", ".claude", ".hg/hgrc", "real", ".git/config", ".git/hooks", "sub/.git/config", "tree/.git",
     }  # fmt: skip
-    launch, _ = made.confine(Launch(("run",), "/", {}))
+    launch, _ = made.confine(CommandLaunch(("run",), "/", {}))
     words = " ".join(launch.argv)
     pinned = words.index(f"--bind {work}/.git {work}/.git")
     assert words.index(f"--bind {work} {work}") < pinned < words.index(f"--ro-bind {work}/.git/config")
@@ -526,7 +526,7 @@ def test_sockets_and_credentials_are_hidden(ground: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sandbox, "bound_sockets", lambda: iter(map(str, sockets)))
     put(ground / "home/.cargo/credentials")
     made = make(ground)
-    launch, _ = made.confine(Launch(("run",), "/", {}))
+    launch, _ = made.confine(CommandLaunch(("run",), "/", {}))
     hidden = {os.path.relpath(launch.argv[place + 2], ground) for place, word in enumerate(launch.argv)
               if launch.argv[place : place + 2] == ("--ro-bind", os.devnull)}  # fmt: skip
     assert {"other/s", "home/.cargo/credentials"} <= hidden
@@ -534,7 +534,7 @@ def test_sockets_and_credentials_are_hidden(ground: Path, monkeypatch: pytest.Mo
     (gap,) = [gap for gap in made.describe().gaps if "The socket" in gap]
     assert str(ground / "work/s") in gap
     monkeypatch.setattr(sandbox, "_MAX_SOCKETS", 0)
-    launch, _ = made.confine(Launch(("run",), "/", {}))
+    launch, _ = made.confine(CommandLaunch(("run",), "/", {}))
     assert str(ground / "other/s") not in launch.argv
 
 
@@ -567,7 +567,7 @@ def test_unsupported_machines(
     monkeypatch: pytest.MonkeyPatch, bubblewrap: str | None, version: int, namespaces: bool, why: str
 ) -> None:
     monkeypatch.setattr(sandbox, "landlock_version", lambda: version)
-    found = why_not(has_namespaces=namespaces, bubblewrap=bubblewrap)
+    found = unavailable_reason(has_namespaces=namespaces, bubblewrap=bubblewrap)
     assert why in found if why else found == ""
 
 
@@ -585,7 +585,7 @@ def test_path_replaced_during_build_does_not_raise(ground: Path, monkeypatch: py
 
     monkeypatch.setattr(sandbox, "build_mounts", replaced)
     with pytest.raises(SandboxImpossible, match="/work/x was replaced"):
-        made.confine(Launch(("run",), "/", {}))
+        made.confine(CommandLaunch(("run",), "/", {}))
 
 
 def test_socket_directories(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,18 +136,36 @@ async def test_binary_files_are_not_searched(fixture: SearchFixture) -> None:
     assert await fixture.lines("needle") == ["latin.txt:1:3:\ufffd needle"]
 
 
-async def test_include_chooses_files(fixture: SearchFixture) -> None:
-    for name in ("a.py", "b/c.py", "b/d.ts", "e.txt", "out.py"):
+PATTERNS = {
+    "*.py": ["a.py", "b/c.py", "x/b/c.py"],
+    "*.{py,ts}": ["a.py", "b/c.py", "b/d.ts", "x/b/c.py"],
+    "c*": ["b/c.py", "x/b/c.py"],
+    "b/*.py": ["b/c.py"],
+    "./b/*.py": ["b/c.py"],
+    "/b/*.py": ["b/c.py"],
+    "b/c.p": [],
+    "b/c": [],
+    "b": [],
+    "b/**": ["b/c.py", "b/d.ts"],
+    "{b,x/b}/*.py": ["b/c.py", "x/b/c.py"],
+    "*/b/*": ["x/b/c.py"],
+    "**/b/*.py": ["b/c.py", "x/b/c.py"],
+    "**/d.*": ["b/d.ts"],
+    "?.py": ["a.py", "b/c.py", "x/b/c.py"],
+    "[ab].py": ["a.py"],
+    "nothing": [],
+}
+"""Patterns with the files they select. A pattern matches whole paths, and without a slash names at every depth."""
+
+
+async def test_patterns_select_the_same_files_in_both_searches(fixture: SearchFixture) -> None:
+    for name in ("a.py", "b/c.py", "x/b/c.py", "b/d.ts", "e.txt", "out.py"):
         fixture.put(name)
     fixture.put(".gitignore", b"out.py\n")
-    for include, wanted in {
-        "*.py": ["a.py", "b/c.py"],
-        "*.{py,ts}": ["a.py", "b/c.py", "b/d.ts"],
-        "b/*.py": ["b/c.py"],
-        "**/d.*": ["b/d.ts"],
-        "nothing": [],
-    }.items():
-        assert sorted(match.path for match in (await fixture.grep("needle", include=include)).matches) == wanted
+    for pattern, wanted in PATTERNS.items():
+        included = (await fixture.grep("needle", include=pattern)).matches
+        assert sorted(match.path for match in included) == wanted, pattern
+        assert sorted(await fixture.names(pattern)) == wanted, pattern
 
 
 async def test_one_file_or_directory_can_be_searched(fixture: SearchFixture) -> None:

@@ -125,14 +125,14 @@ def test_no_two_guards_of_a_server_share_a_tag() -> None:
 
 def test_tag_identifies_exactly_its_processes() -> None:
     tag, other = tag_of_tree(new_tag(), 1), tag_of_tree(new_tag(), 1)
-    with tagged_process(tag, new_token()) as mine, tagged_process(other, new_token()) as stranger:
+    with tagged_process(tag, new_token()) as mine, tagged_process(other, new_token()) as unknown:
         try:
             assert kill_tagged(tag) == (1, ())
             assert mine.wait() == -signal.SIGKILL
-            assert stranger.poll() is None
-            assert not {mine.pid, stranger.pid} & orphaned_processes().keys()
+            assert unknown.poll() is None
+            assert not {mine.pid, unknown.pid} & orphaned_processes().keys()
         finally:
-            stranger.kill()
+            unknown.kill()
 
 
 def test_processes_of_dead_server_are_found_and_killed() -> None:
@@ -157,7 +157,7 @@ import asyncio, os, sys
 from pathlib import Path
 from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.sandbox.privileges import drop_capabilities
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 
 if os.geteuid() == 0 and sys.argv[2:] != ["again"]:
     # Root sees everything by its capabilities.
@@ -167,7 +167,8 @@ if os.geteuid() == 0 and sys.argv[2:] != ["again"]:
 async def main():
     guard = Guard("tree")
     line = "read -r _ _ _ above _ < /proc/$PPID/stat; readlink /proc/$PPID/exe /proc/$above/exe /proc/$$/exe | wc -l"
-    running, _ = await Processes(guard, Path(sys.argv[1])).run(Launch(("/bin/bash", "-c", line), "/", dict(os.environ)))
+    launch = CommandLaunch(("/bin/bash", "-c", line), "/", dict(os.environ))
+    running, _ = await Processes(guard, Path(sys.argv[1])).run(launch)
     print(running.stdout.excerpt())
     await guard.close()
 

@@ -19,7 +19,7 @@ from holdfast.workspace.files.ignore_files import IgnoreRules
 from holdfast.workspace.files.text_edit import replace_text
 from holdfast.workspace.files.text_encoding import TextFormat, decode, line_ending, with_line_ending
 from holdfast.workspace.files.undo import last_change, last_run, plan
-from holdfast.workspace.git.background_status import Scan
+from holdfast.workspace.git.background_status import StatusScan
 from holdfast.workspace.process import output_capture, shell_launch
 from holdfast.workspace.process.output_capture import Output, shorten
 from holdfast.workspace.process.shell_launch import command_environment
@@ -51,7 +51,7 @@ def check_texts() -> None:
             decode(data, "f")
     with pytest.raises(ToolError, match="another encoding"):
         decode(b"\xe9" * 8_192 + b"\0", "f")
-    with pytest.raises(ToolError, match="half character"):
+    with pytest.raises(ToolError, match="unpaired surrogate"):
         TextFormat().encode("\ud800")
     ends = {"": "\n", "a": "\n", "a\n": "\n", "a\r\n": "\r\n", "a\r\nb\n": "\n", "a\r\nb\r\nc": "\r\n", "a\rb": "\n"}
     assert {item: line_ending(item) for item in ends} == ends
@@ -76,10 +76,10 @@ def edited(whole: str, old: str, new: str, *, every: bool = False) -> str:
 
 def test_repeated_lines_are_found() -> None:
     """The same positions as a plain search, from left to right and without overlaps."""
-    dice = random.Random(7)
+    rng = random.Random(7)
     for _ in range(400):
-        lines = [dice.choice("ab") for _ in range(dice.randint(1, 12))]
-        wanted = [dice.choice("ab") for _ in range(dice.randint(2, 5))]
+        lines = [rng.choice("ab") for _ in range(rng.randint(1, 12))]
+        wanted = [rng.choice("ab") for _ in range(rng.randint(2, 5))]
         expected, place = [], 0
         count = 0
         while place < len(lines):
@@ -152,11 +152,11 @@ def test_new_lines_end_as_those_they_replace_if_all_of_them_end_alike() -> None:
         ("x\nab\ncd\n", "ab\nce", "differs in line 3:\n  the file has: cd\n  you sent:     ce"),
         ("def f(a):\n", "def f(b):", "differs in line 1"),
         ("\n\ndef f(a):\n", "\ndef f(b):\n", "differs in line 3"),
-        ("a\n", "zzzz", "Nothing like it was found"),
+        ("a\n", "zzzz", "Nothing similar was found"),
         ("a\n", "z\\nz", r"It has \\n written out"),
         ("ab\ncd\n", "ab\\n\ncd", "differs in line 1"),
-        ("ab", "ab\ncd", "Its line 2 would stand outside of the file, which has 1 lines"),
-        ("a\n", "\t", "It holds only white space"),
+        ("ab", "ab\ncd", "Its line 2 would be outside of the file, which has 1 lines"),
+        ("a\n", "\t", "It contains only white space"),
         ("p\nq\nx\np\nq\n", "p\nq\nr", "differs in line 3"),
     ],
 )
@@ -177,7 +177,7 @@ def test_positions_of_ambiguous_text() -> None:
     assert replace_text("a a\n", "a", "b", replace_all=True).places == 2
     with pytest.raises(ToolError, match="are the same"):
         replace_text("a\n", "a", "a", replace_all=False)
-    with pytest.raises(ToolError, match="would stay as it is"):
+    with pytest.raises(ToolError, match="would not change"):
         replace_text("a\r\nb\r\n", "a\nb", "a\r\nb", replace_all=False)
 
 
@@ -409,12 +409,12 @@ def test_a_folder_of_context_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_remembered_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project_context, "_MAX_SESSIONS", 2)
     days = iter(range(10))
-    lookout = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
-    seen = [(await lookout.load(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
+    loader = ContextLoader(str(tmp_path), today=lambda: str(next(days)))
+    seen = [(await loader.load(SessionId(name))).date for name in ("a", "b", "a", "c", "a", "b")]
     assert seen == ["0", "1", "0", "2", "0", "3"]
-    assert lookout.git_changes(SessionId("a"), MessageId("m")) == {}
-    assert lookout.git_changes(SessionId("nobody"), MessageId("m")) == {}
-    with_scan = ContextLoader(str(tmp_path), ContextOptions, scan=lambda: Scan(0.0))
+    assert loader.git_changes(SessionId("a"), MessageId("m")) == {}
+    assert loader.git_changes(SessionId("nobody"), MessageId("m")) == {}
+    with_scan = ContextLoader(str(tmp_path), ContextOptions, scan=lambda: StatusScan(0.0))
     await with_scan.load(SessionId("a"))
     assert with_scan.git_changes(SessionId("a"), MessageId("m")) == {}
     assert git_state(str(tmp_path)) is None
@@ -422,7 +422,7 @@ async def test_remembered_sessions_are_bounded(tmp_path: Path, monkeypatch: pyte
 
 async def test_file_removed_during_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "AGENTS.md", "here")
-    lookout = ContextLoader(str(tmp_path))
+    loader = ContextLoader(str(tmp_path))
     real = project_context.find_context_sources
 
     def then_gone(*arguments: object) -> list[ContextSource]:
@@ -431,7 +431,7 @@ async def test_file_removed_during_scan(tmp_path: Path, monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(project_context, "find_context_sources", then_gone)
-    assert (await lookout.load(SessionId("a"))).context == ()
+    assert (await loader.load(SessionId("a"))).context == ()
 
 
 # Ignored files

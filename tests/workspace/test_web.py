@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.config.redaction import HIDDEN, redact_text
 from holdfast.domain.errors import ToolError
-from holdfast.workspace.web_client import Target, WebClient, WebResponse, _proxy, address_note, parse_target
+from holdfast.workspace.web_client import WebClient, WebResponse, WebTarget, _proxy, address_note, parse_target
 from stream_servers import stream_server
 from workspace.web_server import WebServer
 
@@ -73,14 +73,14 @@ async def test_certificate_is_checked_against_host_name(tmp_path: Path) -> None:
         # The first of its addresses does not answer.
         return ["127.0.0.2", "127.0.0.1"] if host == "good.example" else ["127.0.0.1"]
 
-    async def agree(_: Target) -> None:
+    async def agree(_: WebTarget) -> None:
         return
 
     web = WebClient(resolve, lambda: ssl.create_default_context(cafile=certificate))
     async with stream_server(server.serve, tls=context) as port:
         async with web.get(parse_target(f"https://good.example:{port}/"), agree, {}) as answer:
             assert await answer.read(100) == (b"hello", False)
-        with pytest.raises(ToolError, match="could not be asked"):
+        with pytest.raises(ToolError, match="could not be reached"):
             async with web.get(parse_target(f"https://bad.example:{port}/"), agree, {}):
                 pass
 
@@ -104,12 +104,12 @@ class Hops:
         return [PRIVATE.get(host, "93.184.215.14")]
 
     @asynccontextmanager
-    async def _open(self, target: Target, *_: object) -> AsyncIterator[SimpleNamespace]:
+    async def _open(self, target: WebTarget, *_: object) -> AsyncIterator[SimpleNamespace]:
         location = self._redirects.get(target.url)
         headers = {"location": location} if location else {}
         yield SimpleNamespace(status_code=302 if location else 200, headers=headers, charset_encoding=None)
 
-    async def consent(self, target: Target) -> None:
+    async def consent(self, target: WebTarget) -> None:
         self.asked.append((target.url, bool(target.note), target.is_agreed))
 
     async def get(self, url: str) -> str:

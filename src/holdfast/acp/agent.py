@@ -35,7 +35,7 @@ T = TypeVar("T")
 _MODES = (
     schema.SessionMode(id="ask", name="Ask", description="Tools ask before they change something."),
     schema.SessionMode(
-        id="yolo", name="Yolo", description="Tools act without asking; what a rule denies stays denied."
+        id="yolo", name="Yolo", description="Tools act without asking; calls that a rule denies stay denied."
     ),
 )
 _INTERNAL_ERROR = -32603
@@ -113,7 +113,7 @@ class HoldfastAgent:
     @_with_rpc_errors
     async def authenticate(self, method_id: str, **_: object) -> schema.AuthenticateResponse | None:
         """Reject the request: credentials are managed by `holdfast login`."""
-        raise BadRequest(f"There is nothing to sign in to here ({method_id}): keys are stored by holdfast login.")
+        raise BadRequest(f"Signing in is not supported ({method_id}): keys are stored by holdfast login.")
 
     # Sessions
 
@@ -157,7 +157,7 @@ class HoldfastAgent:
     async def _open_session(self, cwd: str, session_id: str, *, replays: bool) -> WorkspaceBridge:
         bridge = await self._bridge_for(cwd)
         if not await bridge.attach(SessionId(session_id), replays=replays):
-            raise RequestError(-32002, "There is no such session in this directory: list them.")
+            raise RequestError(-32002, "There is no such session in this directory: see the list of sessions.")
         self._sessions[session_id] = bridge
         for update in await self._initial_updates(bridge):
             self._editor.send_update(session_id, update)

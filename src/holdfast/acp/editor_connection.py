@@ -50,7 +50,7 @@ class StdioPipes:
         await self._writer.drain()
         self.on_sent(message)
 
-    def put_back(self, message: dict[str, Any]) -> None:
+    def push_back(self, message: dict[str, Any]) -> None:
         """Return this message again from the next `receive`."""
         self._pushed_back.append(message)
 
@@ -252,7 +252,7 @@ async def _answer_initialize(pipes: StdioPipes) -> bool:
     if first is None:
         return False
     if not is_initialize_request(first):
-        pipes.put_back(first)
+        pipes.push_back(first)
         return False
     params = first["params"]
     await pipes.send({"jsonrpc": "2.0", "id": first["id"], "result": initialize_result(params["protocolVersion"])})

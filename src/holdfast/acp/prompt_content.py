@@ -35,7 +35,7 @@ def parse_prompt(blocks: Iterable[Mapping[str, Any]], directory: str) -> tuple[s
             case "resource_link":
                 texts.append(_mention(str(block["uri"]), str(block.get("name") or ""), directory))
             case _:
-                raise BadRequest("A prompt may hold text, images and resources; nothing else can be read.")
+                raise BadRequest("A prompt can contain only text, images and resources.")
     return _join(texts), tuple(files)
 
 
@@ -92,7 +92,7 @@ def _decode_base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise BadRequest("What was attached is not base64.") from None
+        raise BadRequest("The attachment is not valid base64.") from None
 
 
 def split_command(text: str) -> tuple[str, str]:
@@ -120,7 +120,7 @@ def _server(server: Mapping[str, Any]) -> McpSettings:
             arguments = tuple(map(str, server.get("args") or ()))
             return McpSettings(command=str(server["command"]), args=arguments, env=_pairs(server.get("env")))
         case _:
-            raise BadRequest("An MCP server is a command, or of the type http or sse.")
+            raise BadRequest("An MCP server needs a command, or the type http or sse.")
 
 
 def _pairs(items: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from holdfast.cli.common import CommandError, DefaultGroup, report_errors
 from holdfast.cli.local_settings import load_configuration, local_options, uses_color
 from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import ConfigSnapshot, Configuration
-from holdfast.config.problems import Problem, format_key, parse_key
+from holdfast.config.problems import FileProblem, format_key, parse_key
 
 __all__ = ["command"]
 
@@ -115,7 +115,7 @@ def set_(*, key: str, value: str, project: bool, cwd: str, data_dir: str | None)
 @click.option("--project", is_flag=True, help="Use the file of the project instead of yours.")
 @local_options
 def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
-    """Remove a setting or a table from your file or from that of the project."""
+    """Remove a setting or a table from a settings file."""
     from holdfast.config.toml_edit import unset_value
 
     with report_errors():
@@ -132,7 +132,7 @@ def unset(*, key: str, project: bool, cwd: str, data_dir: str | None) -> None:
 @click.option("--project", is_flag=True, help="Use the file of the project instead of yours.")
 @local_options
 def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
-    """Open your file or that of the project in $VISUAL or $EDITOR, and check it afterwards."""
+    """Open a settings file in $VISUAL or $EDITOR. The file is checked afterwards."""
     import shlex
     import subprocess
 
@@ -285,7 +285,7 @@ def _print_problems(
     reading: ConfigSnapshot, configuration: Configuration | None = None, *, as_json: bool = False
 ) -> bool:
     """Print the problems to stdout, because they are the result. Returns True if there are any."""
-    problems: list[Problem] = list(reading.problems)
+    problems: list[FileProblem] = list(reading.problems)
     if configuration is not None:
         problems += [
             *_readable_key_files(configuration),
@@ -304,7 +304,7 @@ def _print_problems(
     return bool(problems)
 
 
-def _hook_and_rule_problems(configuration: Configuration) -> list[Problem]:
+def _hook_and_rule_problems(configuration: Configuration) -> list[FileProblem]:
     """Return problems of hooks in Claude Code's files, and saved rules that are out of date."""
     from holdfast.extensions.hooks.hooks import load_claude_settings
     from holdfast.extensions.search_paths import claude_settings_files
@@ -316,7 +316,7 @@ def _hook_and_rule_problems(configuration: Configuration) -> list[Problem]:
     return [*found, *outdated_rules(configuration.snapshot(), saved)]
 
 
-def _unset_variables(configuration: Configuration) -> list[Problem]:
+def _unset_variables(configuration: Configuration) -> list[FileProblem]:
     """Return variables that are not set. Commands are not run for a check, and a stored key replaces a template."""
     settings = configuration.settings
     stored = {format_key(("providers", name, "api_key")) for name in _stored_keys(configuration)}
@@ -324,7 +324,7 @@ def _unset_variables(configuration: Configuration) -> list[Problem]:
     quiet = Configuration(
         configuration.locations, os.environ, trust=configuration.trust, run=lambda _command, _env: "-"
     )
-    found: list[Problem] = []
+    found: list[FileProblem] = []
     for name, provider in settings.providers.items():
         found += () if provider.disable else quiet.provider(name)[1]
     for name, server in settings.mcp.items():
@@ -334,7 +334,7 @@ def _unset_variables(configuration: Configuration) -> list[Problem]:
     return [problem for problem in found if problem.key not in stored]
 
 
-def _readable_key_files(configuration: Configuration) -> list[Problem]:
+def _readable_key_files(configuration: Configuration) -> list[FileProblem]:
     """Return files with plain keys that other users of the machine can read."""
     from holdfast.config.redaction import is_secret, redact_value
 
@@ -348,7 +348,7 @@ def _readable_key_files(configuration: Configuration) -> list[Problem]:
             files.add(origin.file)
     mine = [source.path for source in configuration.locations.sources if source.kind in ("user", "crush")]
     return [
-        Problem("warning", file, 0, "", f"contains keys and is readable by other users: chmod 600 {file}")
+        FileProblem("warning", file, 0, "", f"contains keys and is readable by other users: chmod 600 {file}")
         for file in (*mine, configuration.locations.credentials_file)
         if file in files and os.path.isfile(file) and os.stat(file).st_mode & 0o077
     ]

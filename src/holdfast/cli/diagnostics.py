@@ -20,7 +20,7 @@ from holdfast.cli.common import CommandError, location_options, report_errors, s
 from holdfast.cli.local_settings import load_configuration, local_options, uses_color
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation, locate, secure_directory
 from holdfast.client.terminal_text import printable, sanitize
 from holdfast.client.version_check import VersionMismatch
@@ -126,7 +126,7 @@ def _check_directories(place: ServerLocation) -> Iterable[Finding]:
         yield Finding("data directory", "error", "cannot be written.", f"Make it writable for you, or {other}", data)
 
 
-def _server_finding(known: VersionInfo, address: Address, seconds: float) -> Finding:
+def _server_finding(known: VersionInfo, address: ServerAddress, seconds: float) -> Finding:
     what = f"process {known.pid}, version {known.version}, answers at {address} ({seconds:.1f} s)."
     if known.version != __version__:
         todo = "When it is idle: holdfast server stop. The next command starts a new one."
@@ -298,6 +298,6 @@ async def _render_prompt(cwd: str, data_dir: str | None, *, as_json: bool) -> st
 
     configuration = load_configuration(cwd, data_dir)
     skills = find_skills(configuration, os.environ)
-    lookout = context_loader(configuration.locations.directory, configuration.current, os.environ, skills.notes)
-    place = await lookout.load(SessionId(""))
+    loader = context_loader(configuration.locations.directory, configuration.current, os.environ, skills.notes)
+    place = await loader.load(SessionId(""))
     return json.dumps(msgspec.to_builtins(place), indent=2) if as_json else system_prompt(place)

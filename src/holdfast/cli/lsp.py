@@ -46,7 +46,7 @@ def _open(location: dict[str, Any]) -> ServerConnection:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @location_options
 def list_servers(*, as_json: bool, **location: Any) -> None:  # noqa: ANN401
-    """List the servers of this directory, their state, and the number of problems they report."""
+    """List servers with their state and number of problems."""
     with report_errors():
         _print_servers(_wait_until_started(_open(location)), as_json=as_json)
 

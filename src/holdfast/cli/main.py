@@ -49,6 +49,7 @@ COMMANDS = {
     "logs": ("holdfast.cli.diagnostics:logs_command", "Show the server's log."),
     "dirs": ("holdfast.cli.diagnostics:dirs_command", "Print the directories and files in use."),
     "completion": ("holdfast.cli.click_group:completion_command", "Print the completion script for a shell."),
+    "migrate": ("holdfast.cli.migrate", "Copy the database of a data directory to PostgreSQL."),
     "demo": ("holdfast.cli.demo", "Demonstrate a prompt, a cancel, a kill -9 and a recovery. No key, no network."),
 }
 """Each command with its module and its summary, so that help is printed without importing them."""

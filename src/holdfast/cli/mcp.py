@@ -52,7 +52,7 @@ def command() -> None:
 @click.option("--no-wait", is_flag=True, help="Do not wait for servers that are starting.")
 @location_options
 def list_servers(*, as_json: bool, no_wait: bool, **location: Any) -> None:  # noqa: ANN401
-    """List the servers of this directory, their state, and the number of their tools."""
+    """List servers with their state and number of tools."""
     with report_errors():
         connection = open_connection(location)
         servers = _wait_until_started(connection, timeout=0.0 if no_wait else _START_TIMEOUT)
@@ -116,7 +116,7 @@ def _count(count: int, what: str) -> str:
 @click.argument("name")
 @location_options
 def logs(*, name: str, **location: Any) -> None:  # noqa: ANN401
-    """Show the output of a server since its start: its stderr, and its log messages."""
+    """Show the output of a server since its start. It consists of stderr and log messages."""
     with report_errors():
         connection = open_connection(location)
         _wait_until_started(connection, _START_TIMEOUT)
@@ -153,7 +153,7 @@ def _print_state(connection: ServerConnection, name: str) -> None:
 @click.option("--no-browser", is_flag=True, help="Print the address only.")
 @location_options
 def login(*, name: str, no_browser: bool, **location: Any) -> None:  # noqa: ANN401
-    """Log in to an MCP server, in a browser on the machine that runs the Holdfast server.
+    """Log in to an MCP server in a browser. The browser has to run on the machine of the Holdfast server.
 
     \b
       holdfast mcp login docs
@@ -367,7 +367,7 @@ def _set_disabled(name: str, *, off: bool, project: bool, cwd: str, data_dir: st
 @_project_option
 @local_options
 def disable(*, name: str, project: bool, cwd: str, data_dir: str | None) -> None:
-    """Disable a server: it is not started, and its tools are not offered."""
+    """Disable a server. It is not started, and its tools are not offered."""
     _set_disabled(name, off=True, project=project, cwd=cwd, data_dir=data_dir)
 
 

@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 from holdfast.cli.fast_msgspec_import import load_msgspec, signals_blocked
 from holdfast.client.server_launcher import EXIT_ADDRESS_IN_USE, ListenAddresses, listen_addresses
-from holdfast.domain.errors import DataDirectoryBusy, HoldfastError
+from holdfast.domain.errors import DataDirectoryBusy, HoldfastError, StoreMisconfigured, StoreUnreachable
 from holdfast.server.http.listen import AddressTaken, UnixListener, bind_first
 
 __all__ = ["FLAGS", "VALUES", "ServeArgs", "run_server", "serve_fast"]
 
 FLAGS = {"--started-by-client": "started_by_client", "--verbose": "verbose"}
-VALUES = {"--data-dir": "data_dir", "--host": "host"}
+VALUES = {"--data-dir": "data_dir", "--host": "host", "--store": "store", "--wait": "wait"}
+_EXIT_MISCONFIGURED = 2
+_EXIT_UNREACHABLE = 4
 
 
 class ServeArgs(NamedTuple):
@@ -26,6 +28,8 @@ class ServeArgs(NamedTuple):
     host: str | None = None
     started_by_client: bool = False
     verbose: bool = False
+    store: str = ""
+    wait: str = "30"
 
 
 def serve_fast(arguments: Sequence[str]) -> int | None:
@@ -46,26 +50,50 @@ def serve_fast(arguments: Sequence[str]) -> int | None:
 def run_server(args: ServeArgs) -> int:
     """Run the server until it stops. Returns the exit code."""
     try:
+        if args.store:
+            from holdfast.storage.postgres.store_address import check_argument
+
+            check_argument("--store", args.store)
+        seconds = _seconds(args.wait)
         places = listen_addresses(args.host, args.data_dir, os.environ)
         if args.started_by_client:
             os.chdir("/")
         listener = bind_first(places.sockets, places.data_dir)
         try:
-            _serve(args, places, listener)
+            _serve(args, places, listener, seconds)
         finally:
             listener.close()
     except HoldfastError as error:
         from holdfast.cli.console.run_output import print_stderr
 
         print_stderr(f"Error: {error}")
-        is_taken = isinstance(error, (AddressTaken, DataDirectoryBusy))
-        return EXIT_ADDRESS_IN_USE if is_taken and args.started_by_client else 1
+        return _exit_code(error, args)
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _serve(args: ServeArgs, places: ListenAddresses, listener: UnixListener) -> None:
+def _exit_code(error: HoldfastError, args: ServeArgs) -> int:
+    if isinstance(error, StoreMisconfigured):
+        return _EXIT_MISCONFIGURED
+    if isinstance(error, StoreUnreachable):
+        return _EXIT_UNREACHABLE
+    is_taken = isinstance(error, (AddressTaken, DataDirectoryBusy))
+    return EXIT_ADDRESS_IN_USE if is_taken and args.started_by_client else 1
+
+
+def _seconds(text: str) -> float:
+    """Return the value of --wait."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < float("inf"):
+        raise StoreMisconfigured(f"--wait {text!r} is not valid: give a number of seconds, 0 or more.")
+    return seconds
+
+
+def _serve(args: ServeArgs, places: ListenAddresses, listener: UnixListener, wait: float) -> None:
     # Imported modules are permanent: collections while they load would scan them repeatedly and free nothing.
     gc.disable()
     with signals_blocked():
@@ -84,6 +112,11 @@ def _serve(args: ServeArgs, places: ListenAddresses, listener: UnixListener) -> 
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", handlers=[log])
     logging.getLogger("holdfast").setLevel(logging.DEBUG if args.verbose else logging.INFO)
     options = ServerOptions(
-        Path(places.data_dir), Path(listener.path), places.tcp, started_by_client=args.started_by_client
+        Path(places.data_dir),
+        Path(listener.path),
+        places.tcp,
+        started_by_client=args.started_by_client,
+        store=args.store,
+        wait=wait,
     )
     uvloop.run(serve(options, listener=listener.socket))

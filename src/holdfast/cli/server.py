@@ -16,7 +16,7 @@ from holdfast.cli.common import CommandError, DefaultGroup, report_errors, serve
 from holdfast.cli.serve import ServeArgs, run_server
 from holdfast.cli.server_connection import ServerConnection, sleep
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import locate
 from holdfast.client.sync_client import SyncClient
 from holdfast.client.version_check import end_of
@@ -166,7 +166,7 @@ def _listening_pid(path: str) -> int:
     """Return the process that listens at a unix socket, or 0 where the system does not show it."""
     if not path:
         return 0
-    with SyncClient(Address(path=path), timeout=1.0) as client:
+    with SyncClient(ServerAddress(path=path), timeout=1.0) as client:
         try:
             client.connect()
             return client.peer_pid()
@@ -207,9 +207,18 @@ def _wait_until_exited(descriptor: int | None) -> bool:
 @click.option(
     "--host", metavar="URL", help="unix:///path/of/socket, or tcp://127.0.0.1:PORT in addition to the default socket."
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    default="",
+    help="postgresql://user@host/database instead of SQLite; default: $HOLDFAST_STORE, else storage.url.",
+)
+@click.option("--wait", metavar="SECONDS", default="30", help="Wait for PostgreSQL at the start; default: 30.")
 @click.option("--started-by-client", is_flag=True, hidden=True)
 @click.option("--verbose", is_flag=True, help="Log more details.")
-def serve_command(*, data_dir: str | None, host: str | None, started_by_client: bool, verbose: bool) -> None:
+def serve_command(
+    *, data_dir: str | None, host: str | None, store: str, wait: str, started_by_client: bool, verbose: bool
+) -> None:
     """Run the server in the foreground, until Ctrl-C. It logs to stderr.
 
     Clients find it without configuration. Stopping it loses nothing: queued prompts continue at the next start.
@@ -218,5 +227,6 @@ def serve_command(*, data_dir: str | None, host: str | None, started_by_client: 
       holdfast serve                             for the default data directory
       holdfast serve --data-dir /srv/holdfast    another data directory, with its own socket
       holdfast serve --host tcp://127.0.0.1:7437 also over TCP, for clients with the token
+      holdfast serve --store postgresql://db/holdfast   store everything in PostgreSQL
     """
-    sys.exit(run_server(ServeArgs(data_dir, host, started_by_client, verbose)))
+    sys.exit(run_server(ServeArgs(data_dir, host, started_by_client, verbose, store, wait)))

@@ -21,7 +21,7 @@ from holdfast.client.errors import (
     Unreachable,
     message_of,
 )
-from holdfast.client.server_address import Address, QueryItems
+from holdfast.client.server_address import QueryItems, ServerAddress
 from holdfast.client.server_launcher import ServerLocation, find, find_or_start, locate, unreachable
 from holdfast.client.sync_client import SyncClient, SyncEventStream
 from holdfast.client.version_check import replace_outdated
@@ -96,7 +96,7 @@ class ServerConnection:
         self._client = client
 
     @property
-    def address(self) -> Address:
+    def address(self) -> ServerAddress:
         """The address of the connected server."""
         return self.location.address if self._client is None else self._client.address
 

@@ -17,7 +17,7 @@ __all__ = ["command"]
 
 _DAYS = 30
 _BARS = " ▁▂▃▄▅▆▇█"
-_SHADES = " ░▒▓█"
+_SHADE_CHARACTERS = " ░▒▓█"
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MAX_ROWS = 8
 _BAR_WIDTH = 24
@@ -117,6 +117,8 @@ def _bars(title: str, rows: Sequence[tuple[str, int]]) -> Iterable[str]:
 def _heat_map(week: Sequence[Sequence[int]]) -> Iterable[str]:
     most = max(count for day in week for count in day)
     for name, day in zip(_WEEKDAYS, week, strict=True):
-        cells = "".join(_SHADES[-(-count * (len(_SHADES) - 1) // most)] * 2 if count else "··" for count in day)
+        cells = "".join(
+            _SHADE_CHARACTERS[-(-count * (len(_SHADE_CHARACTERS) - 1) // most)] * 2 if count else "··" for count in day
+        )
         yield f"  {name} {cells}"
     yield "      " + "".join(f"{hour:<12}" for hour in (0, 6, 12, 18)).rstrip()

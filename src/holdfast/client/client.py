@@ -12,7 +12,7 @@ from holdfast.client.api_methods import WorkspaceMethods
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem, message_of
 from holdfast.client.request import OpenResponse
-from holdfast.client.server_address import Address, build_request, fill
+from holdfast.client.server_address import ServerAddress, build_request, fill
 from holdfast.client.sessions import SessionMethods
 from holdfast.client.stream import SILENCE_TIMEOUT, EventStream
 from holdfast.domain.approvals import Via
@@ -33,7 +33,9 @@ def new_client_id() -> str:
 class Client(WorkspaceMethods, SessionMethods):
     """Keeps a few idle connections. Belongs to one event loop and has to be closed there."""
 
-    def __init__(self, address: Address, *, client_id: str | None = None, via: Via = "", seconds: float = 30.0) -> None:
+    def __init__(
+        self, address: ServerAddress, *, client_id: str | None = None, via: Via = "", seconds: float = 30.0
+    ) -> None:
         super().__init__(address, client_id=client_id or new_client_id(), via=via, seconds=seconds)
 
     async def __aenter__(self) -> "Client":

@@ -33,23 +33,23 @@ class ClientError(HoldfastError):
 
 
 class Unreachable(ClientError):
-    """No Holdfast server answers: start one with `holdfast serve`, or look at the address."""
+    """No Holdfast server answers: start one with `holdfast serve`, or check the address."""
 
 
 class ConnectionLost(ClientError):
-    """The connection to the server broke before it answered; it may or may not have done what was asked."""
+    """The connection to the server broke before the response; the request may or may not have been executed."""
 
 
 class TimedOut(ClientError):
-    """The server did not answer in time; it may or may not have done what was asked. See `holdfast server`."""
+    """The server did not respond in time; the request may or may not have been executed. See `holdfast server`."""
 
 
 class BrokenResponse(ClientError):
-    """The server's answer cannot be understood: is it a Holdfast server?"""
+    """The response cannot be decoded: is this a Holdfast server?"""
 
 
 class UnsafePath(ClientError):
-    """The directory of the socket is not safe: it must be yours, with mode 0700."""
+    """The directory of the socket is not safe: you must own it, and its mode must be 0700."""
 
 
 class StartFailed(ClientError):
@@ -57,7 +57,7 @@ class StartFailed(ClientError):
 
 
 class ServerProblem(ClientError):
-    """The server answered with an error. Its message is shown with the status; without one the status must do."""
+    """The server answered with an error."""
 
     def __init__(self, status: int, message: str | None = None) -> None:
         super().__init__(f"{message} ({status})" if message else f"The server answered with status {status}.")

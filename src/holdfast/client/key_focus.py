@@ -12,9 +12,9 @@ moved the accident. Here the composer owns the keyboard, and a request receives 
 Three details matter. A request settles only in `tick`, after which the caller draws it as active: a key that was
 pressed before that moment, but is processed later, does not act (`settled_at`). A held Enter repeats after a delay
 that may be longer than `SETTLE`, so an Enter that directly follows another one within `REPEAT` is kept back for
-`REPEAT_INTERVAL` and dropped if a third one follows (`Route("hold")`, `release`); callers that see repetition
+`REPEAT_INTERVAL` and dropped if a third one follows (`KeyRoute("hold")`, `release`); callers that see repetition
 (browsers) pass `is_repeat` and a `repeat` of 0 instead. A number key may be the beginning of a text ("2 more things"):
-when a letter follows, `Route.restore` returns the digits for the composer.
+when a letter follows, `KeyRoute.restore` returns the digits for the composer.
 
 All times are milliseconds of one monotonic clock. `web/src/dialogs/focus.ts` is the twin of this module; both pass
 `tests/client/answer_focus.json`.
@@ -28,8 +28,8 @@ __all__ = [
     "REPEAT_INTERVAL",
     "SETTLE",
     "Focus",
+    "KeyRoute",
     "Kind",
-    "Route",
     "appear",
     "blur",
     "click",
@@ -56,7 +56,7 @@ Kind = Literal["approval", "question"]
 Target = Literal["composer", "request", "focus", "blur", "hold"]
 
 
-class Route(NamedTuple):
+class KeyRoute(NamedTuple):
     """Receiver of a key. `focus` and `blur`: the key moves the focus and does nothing else. `hold`: `release`
     determines later whether it acts.
     """
@@ -127,26 +127,26 @@ def blur(state: Focus, at: int) -> Focus:
     return state._replace(is_focused=False, is_settled=False, quiet_since=max(state.quiet_since, at))
 
 
-def press(state: Focus, key: str, at: int, *, is_repeat: bool = False) -> tuple[Focus, Route]:
+def press(state: Focus, key: str, at: int, *, is_repeat: bool = False) -> tuple[Focus, KeyRoute]:
     """Route a key: an arrow, `enter`, `tab`, `escape`, a digit, `text` for other characters and pastes, or `other`."""
     follows_enter = key == state.last_key == "enter"
     is_repeat = is_repeat or (follows_enter and state.held_at is not None and at - state.held_at < REPEAT_INTERVAL)
     after = state._replace(last_key=key, last_key_at=max(at, state.last_key_at), held_at=None)
     if not state.request:
-        return after, Route("composer")
+        return after, KeyRoute("composer")
     if state.is_focused:
         if key in ("tab", "escape"):
-            return blur(after, at), Route("blur")
-        return after, Route("request")
+            return blur(after, at), KeyRoute("blur")
+        return after, KeyRoute("request")
     if key == "tab":
-        return focus(after), Route("focus")
+        return focus(after), KeyRoute("focus")
     if _accepts_key(state, key) and at >= state.settled_at and not is_repeat:
         if follows_enter and at - state.last_key_at < state.repeat:
-            return after._replace(held_at=at), Route("hold")
-        return after._replace(digits=state.digits + key if key in _DIGITS else ""), Route("request")
+            return after._replace(held_at=at), KeyRoute("hold")
+        return after._replace(digits=state.digits + key if key in _DIGITS else ""), KeyRoute("request")
     is_empty = state.is_empty and key != "text" and key not in _DIGITS
     after = after._replace(is_empty=is_empty, is_settled=False, quiet_since=max(state.quiet_since, at), digits="")
-    return after, Route("composer", state.digits if key == "text" else "")
+    return after, KeyRoute("composer", state.digits if key == "text" else "")
 
 
 def _accepts_key(state: Focus, key: str) -> bool:
@@ -162,15 +162,15 @@ def release(state: Focus, at: int) -> tuple[Focus, bool]:
     return state._replace(held_at=None, last_key=""), True
 
 
-def click(state: Focus, at: int) -> tuple[Focus, Route]:
+def click(state: Focus, at: int) -> tuple[Focus, KeyRoute]:
     """Route a click on a choice. A click on inactive choices only moves the focus, and not right after they appeared
     under the pointer.
     """
     if state.is_active:
-        return state, Route("request")
+        return state, KeyRoute("request")
     if state.request and at - state.appeared_at >= SETTLE:
-        return focus(state), Route("focus")
-    return state, Route("composer")
+        return focus(state), KeyRoute("focus")
+    return state, KeyRoute("composer")
 
 
 def tick(state: Focus, at: int) -> Focus:

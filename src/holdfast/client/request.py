@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
-from holdfast.client.server_address import Address, QueryItems, build_request, fill
+from holdfast.client.server_address import QueryItems, ServerAddress, build_request, fill
 from holdfast.domain.approvals import Via
-from holdfast.http11.client_connection import Connection, ConnectionPool, Origin
-from holdfast.http11.client_messages import IDEMPOTENT, ConnectionBroken, Head, InvalidResponse
+from holdfast.http11.client_connection import ClientConnection, ConnectionPool, Origin
+from holdfast.http11.client_messages import IDEMPOTENT, ConnectionBroken, InvalidResponse, ResponseHead
 from holdfast.protocol.routes import ROUTES, Route
 
 __all__ = ["OpenResponse", "Response", "RouteMethods", "ServerConnections"]
@@ -25,14 +25,14 @@ _CONNECT_TIMEOUT = 10.0
 class Response(msgspec.Struct, frozen=True):
     """A complete response."""
 
-    head: Head
+    head: ResponseHead
     body: bytes
 
 
 class OpenResponse:
     """A response whose body is still being received. Its connection is not reused."""
 
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(self, connection: ClientConnection, head: ResponseHead) -> None:
         self.head = head
         self._connection = connection
 
@@ -52,7 +52,7 @@ class OpenResponse:
 class ServerConnections:
     """Connections to one server. Maps errors of HTTP to those of the client."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         self.address = address
         self._pool = ConnectionPool(keep_seconds=_IDLE_TIMEOUT, max_idle=_MAX_IDLE)
         self._is_closed = False
@@ -99,7 +99,7 @@ class ServerConnections:
         self._pool.forget(connection)
         return OpenResponse(connection, head)
 
-    def move(self, address: Address) -> None:
+    def move(self, address: ServerAddress) -> None:
         """Open further connections to another address. Requests and streams in progress keep their connections."""
         if address != self.address:
             self.address = address
@@ -112,7 +112,7 @@ class ServerConnections:
         self._is_closed = True
         self._pool.close()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ClientConnection:
         if self._is_closed:
             raise ConnectionLost("This client is closed.")
         try:
@@ -125,7 +125,7 @@ class ServerConnections:
             raise Unreachable(f"No Holdfast server answers at {self.address}: {reason}.") from error
 
 
-async def _exchange(connection: Connection, message: bytes, method: str) -> Response | None:
+async def _exchange(connection: ClientConnection, message: bytes, method: str) -> Response | None:
     """Return the response, or None if the connection ended before its first byte."""
     body: list[bytes] = []
     try:
@@ -148,7 +148,7 @@ async def _exchange(connection: Connection, message: bytes, method: str) -> Resp
     return Response(head, b"".join(body))
 
 
-def _origin_of(address: Address) -> Origin:
+def _origin_of(address: ServerAddress) -> Origin:
     return Origin(address.host, address.port, path=address.path)
 
 
@@ -161,7 +161,7 @@ _JSON = (("Accept", "application/json"),)
 class RouteMethods:
     """Base class of the client methods. `seconds` is the time limit for a response."""
 
-    def __init__(self, address: Address, *, client_id: str, via: Via, seconds: float) -> None:
+    def __init__(self, address: ServerAddress, *, client_id: str, via: Via, seconds: float) -> None:
         self.client_id = client_id
         self.via = via
         self._pool = ServerConnections(address)
@@ -170,12 +170,12 @@ class RouteMethods:
         self._decoders: dict[str, msgspec.json.Decoder[Any]] = {}
 
     @property
-    def address(self) -> Address:
+    def address(self) -> ServerAddress:
         """The address of the server."""
         return self._pool.address
 
     @address.setter
-    def address(self, address: Address) -> None:
+    def address(self, address: ServerAddress) -> None:
         """Send further requests to another address, for example after a restart of the server."""
         self._pool.move(address)
 
@@ -226,5 +226,5 @@ class RouteMethods:
         try:
             value: T = decoder.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise BrokenResponse(f"The server answered {name} with something that cannot be read.") from None
+            raise BrokenResponse(f"The server's response to {name} cannot be decoded.") from None
         return value

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.http11.client_messages import quote, serialize_request
 
-__all__ = ["HOST_ON_SOCKETS", "Address", "QueryItems", "build_request", "fill"]
+__all__ = ["HOST_ON_SOCKETS", "QueryItems", "ServerAddress", "build_request", "fill"]
 
 HOST_ON_SOCKETS = "holdfast.localhost"
 """The Host header for unix sockets, because HTTP requires one."""
@@ -13,7 +13,7 @@ HOST_ON_SOCKETS = "holdfast.localhost"
 QueryItems: TypeAlias = Iterable[tuple[str, str | int | None]]
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """Address of a server: a unix socket, or a host and port with a token."""
 
     path: str = ""
@@ -48,12 +48,12 @@ def _segment(segment: str, values: Mapping[str, str]) -> str:
         return segment
     value = values[segment[1:-1]]
     if value in {"", ".", ".."}:
-        raise ValueError(f"{segment[1:-1]} is not a name: the path would be that of another route")
+        raise ValueError(f"{segment[1:-1]} is not a valid path segment: the path would be that of another route")
     return quote(value)
 
 
 def build_request(
-    address: Address,
+    address: ServerAddress,
     method: str,
     path: str,
     query: QueryItems = (),

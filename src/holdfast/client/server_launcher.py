@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_paths import (
     data_directory,
     default_data_directory,
@@ -49,14 +49,16 @@ __all__ = [
     "unreachable",
 ]
 
-_OTHER_DIRECTORY_HINT = "Another place can be chosen with --data-dir or HOLDFAST_DATA_DIR."
+_OTHER_DIRECTORY_HINT = "Another data directory can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 _LAST_LINES = 12
 _MAX_LOG_TAIL = 16 * 1024
-_BLOCKED = "A server that does not answer is in the way; it may be leaving. Try again later, and see holdfast logs."
+_BLOCKED = (
+    "A server that does not respond uses the socket; it may be shutting down. Try again later, or see holdfast logs."
+)
 EXIT_ADDRESS_IN_USE = 75
 """Exit code of a server started by a client that finds another server in its place, which may be shutting down."""
 _RETRY_INTERVAL = 0.005
-_BETWEEN_STARTS = 0.1
+_START_RETRY_DELAY = 0.1
 _START_TIMEOUT = 10.0
 
 
@@ -75,7 +77,7 @@ def spawn(command: Sequence[str], log: str) -> tuple[int, int]:
     try:
         begin = os.path.getsize(log) if os.path.exists(log) else 0
         if begin and not os.access(log, os.W_OK):
-            raise StartFailed(f"The server's log {log} cannot be written: make it yours, or remove it.")
+            raise StartFailed(f"The server's log {log} cannot be written: become its owner, or remove it.")
         return _spawn(command, log), begin
     except OSError as error:
         raise StartFailed(f"The server could not be started: {error.strerror or error}.") from None
@@ -128,7 +130,7 @@ def last_lines(log: str, begin: int) -> str:
 class ServerLocation(NamedTuple):
     """Location of a server. A server given as a host is managed by its user: clients do not start it."""
 
-    address: Address
+    address: ServerAddress
     data_dir: str
     can_be_started: bool
     directories: tuple[str, ...] = ()
@@ -177,23 +179,23 @@ def locate(
     chosen = _chosen_directory(data_dir, known)
     named = host or known.get("HOLDFAST_HOST")
     if named and named.startswith("ssh:"):
-        return _locate_remote(named, ServerLocation(Address(), chosen, can_be_started=False), known)
+        return _locate_remote(named, ServerLocation(ServerAddress(), chosen, can_be_started=False), known)
     if named:
         token = _token(chosen) if named.startswith("tcp:") else ""
         return ServerLocation(parse_host(named, token), chosen, can_be_started=False)
     location = ServerLocation(
-        Address(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid())
+        ServerAddress(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid())
     )
     owner = read_owner(chosen)
     path = owner.socket if owner is not None and _is_socket(owner.socket) else location.usual
-    return location._replace(address=Address(path=path, data_id=directory_id(chosen)))
+    return location._replace(address=ServerAddress(path=path, data_id=directory_id(chosen)))
 
 
 def listen_addresses(host: str | None, data_dir: str | None, environment: Mapping[str, str]) -> ListenAddresses:
     """Determine where a server listens. A TCP host is additional: the unix socket always exists."""
     chosen = _chosen_directory(data_dir, environment)
     named = host or environment.get("HOLDFAST_HOST")
-    address = parse_host(named) if named else Address()
+    address = parse_host(named) if named else ServerAddress()
     if address.path:
         return ListenAddresses(chosen, (address.path,), None)
     directories = socket_directories(environment, os.getuid())
@@ -232,7 +234,7 @@ def _locate_remote(host: str, location: ServerLocation, environment: Mapping[str
     target = forward.parse_target(host)
     tunnel = forward.SshForward(target, environment)
     tunnel.open()
-    return location._replace(address=Address(path=tunnel.path), again=tunnel.open, directory=target.directory)
+    return location._replace(address=ServerAddress(path=tunnel.path), again=tunnel.open, directory=target.directory)
 
 
 def find(location: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClient | None:
@@ -250,7 +252,7 @@ def find(location: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClien
     owner = read_owner(location.data_dir)
     data_id = directory_id(location.data_dir)
     for path in _candidates(location, owner):
-        client = _connect(Address(path=path, data_id=data_id)) if _is_secure(path) else None
+        client = _connect(ServerAddress(path=path, data_id=data_id)) if _is_secure(path) else None
         if client is None:
             continue
         try:
@@ -342,7 +344,7 @@ def find_or_start(
 def unreachable(location: ServerLocation) -> Unreachable:
     """Return the error for a server that does not respond and must not be started."""
     return Unreachable(
-        f"No Holdfast server answers at {location.address}: look at the address, or start it there: holdfast serve."
+        f"No Holdfast server answers at {location.address}: check the address, or start it there: holdfast serve."
     )
 
 
@@ -361,11 +363,11 @@ def secure_directory(directory: str) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.lstat(directory)
     except OSError as error:
-        raise UnsafePath(f"The directory {directory} cannot be made: {error.strerror}.") from None
+        raise UnsafePath(f"The directory {directory} cannot be created: {error.strerror}.") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise UnsafePath(f"{directory} is not a directory of yours: remove it, or set XDG_RUNTIME_DIR.")
+        raise UnsafePath(f"{directory} is not a directory that you own: remove it, or set XDG_RUNTIME_DIR.")
     if stat.S_IMODE(found.st_mode) & 0o077:
-        raise UnsafePath(f"{directory} is open to others: make it yours alone with chmod 700.")
+        raise UnsafePath(f"{directory} is accessible to other users: restrict it with chmod 700.")
 
 
 def _token(data_dir: str) -> str:
@@ -376,7 +378,7 @@ def _token(data_dir: str) -> str:
         return ""
 
 
-def _connect(address: Address) -> SyncClient | None:
+def _connect(address: ServerAddress) -> SyncClient | None:
     client = SyncClient(address)
     try:
         client.connect()
@@ -398,7 +400,7 @@ def _hold_start_lock(location: ServerLocation, deadline: float) -> Iterator[Sync
         client = None
         while not _is_in_use(lock):
             if not _pause(deadline):
-                raise StartFailed("Another client is starting the server and does not get ready: try again later.")
+                raise StartFailed("Another client is starting the server, which is not ready yet: try again later.")
             client = _connect_if_ready(location, deadline)
             if client is not None:
                 break
@@ -440,11 +442,11 @@ def _start(
             if code != EXIT_ADDRESS_IN_USE:
                 raise StartFailed(f"The server stopped while it was starting.{last_lines(location.log, begin)}")
             taken = f"{_BLOCKED}{last_lines(location.log, begin)}"
-            if _pause(deadline, _BETWEEN_STARTS):
+            if _pause(deadline, _START_RETRY_DELAY):
                 process, begin = spawn(command, location.log)
                 continue
         if not _pause(deadline):
-            raise StartFailed(taken or f"The server did not get ready in time.{last_lines(location.log, begin)}")
+            raise StartFailed(taken or f"The server did not become ready in time.{last_lines(location.log, begin)}")
 
 
 def _connect_if_ready(location: ServerLocation, deadline: float) -> SyncClient | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from posixpath import join
 
-from holdfast.client.server_address import Address
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.errors import BadRequest
 
 __all__ = [
@@ -77,16 +77,16 @@ def socket_path(name: str, directories: tuple[str, ...]) -> str:
     raise BadHost(f"The path of the socket is longer than {MAX_SOCKET_PATH} bytes: set a shorter XDG_RUNTIME_DIR.")
 
 
-def parse_host(text: str, token: str = "") -> Address:
+def parse_host(text: str, token: str = "") -> ServerAddress:
     """Parse `unix://…` or `tcp://host:port`. The token is used for TCP only. Raises `BadHost`."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme == "unix" and rest.startswith("/") and "\n" not in rest:
         if len(rest.encode("utf-8", "surrogateescape")) > MAX_SOCKET_PATH:
             raise BadHost(f"The path of a socket has at most {MAX_SOCKET_PATH} bytes.")
-        return Address(path=rest)
+        return ServerAddress(path=rest)
     host, colon, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_number = port.isascii() and port.isdigit() and 0 < len(port) <= 5
     if separator and scheme == "tcp" and host and colon and is_number and 0 < int(port) < 65_536:
-        return Address(host=host, port=int(port), token=token)
+        return ServerAddress(host=host, port=int(port), token=token)
     raise BadHost

@@ -23,7 +23,7 @@ from holdfast.client.errors import Unreachable
 from holdfast.client.server_launcher import secure_directory
 from holdfast.client.server_paths import BadHost, socket_directories, socket_path
 
-__all__ = ["SshForward", "Target", "parse_target"]
+__all__ = ["SshForward", "SshTarget", "parse_target"]
 
 _CONNECT_TIMEOUT = 60.0
 """Time limit in seconds. The user may have to type a password."""
@@ -39,7 +39,7 @@ class ForwardFailed(Unreachable):
     """The other machine cannot be reached through ssh."""
 
 
-class Target(NamedTuple):
+class SshTarget(NamedTuple):
     """A host of the form `ssh://user@machine:port/directory`. The directory is on the remote machine."""
 
     machine: str
@@ -53,7 +53,7 @@ class Target(NamedTuple):
         return f"{self.user}@{self.machine}" if self.user else self.machine
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> SshTarget:
     """Parse an ssh host. Raises `BadHost`."""
     parts = urlsplit(text)
     try:
@@ -66,13 +66,13 @@ def parse_target(text: str) -> Target:
     if parts.scheme != "ssh" or not machine or port < 0 or not is_plain or machine[0] == "-" or user[:1] == "-":
         raise BadHost("A host over ssh is ssh://user@machine:port/directory; user, port and directory may be left out.")
     directory = unquote(parts.path)
-    return Target(machine, user, port, directory if directory != "/" else "")
+    return SshTarget(machine, user, port, directory if directory != "/" else "")
 
 
 class SshForward:
     """A forwarded socket, open until the process ends or `close` is called. `path` is the local socket."""
 
-    def __init__(self, target: Target, environment: Mapping[str, str]) -> None:
+    def __init__(self, target: SshTarget, environment: Mapping[str, str]) -> None:
         self._target = target
         self._ssh = [*shlex.split(environment.get("HOLDFAST_SSH") or "ssh")]
         if shutil.which(self._ssh[0], path=environment.get("PATH")) is None:
@@ -118,7 +118,8 @@ class SshForward:
         if done.returncode != 0:
             output = _last_line(done.stderr)
             raise ForwardFailed(
-                f"{self._target.name} does not let its socket be forwarded: {output or 'ssh says no more.'}"
+                f"{self._target.name} does not permit the forwarding of its socket:"
+                f" {output or 'ssh printed no message.'}"
             )
 
     def close(self) -> None:
@@ -150,7 +151,7 @@ class SshForward:
         if not isinstance(address, str) or not address.startswith("unix:///"):
             self._end()
             raise ForwardFailed(
-                f"What {self._target.name} answered is not Holdfast: does its shell print something first?"
+                f"The output of {self._target.name} is not from Holdfast: does its shell print text at login?"
             )
         return address.removeprefix("unix://")
 
@@ -161,9 +162,9 @@ class SshForward:
         line = _last_line(complaint)
         name = self._target.name
         if process.returncode == _UNREACHABLE:
-            raise ForwardFailed(f"{name} cannot be reached: {line or 'ssh says no more.'}")
+            raise ForwardFailed(f"{name} cannot be reached: {line or 'ssh printed no message.'}")
         if process.returncode == _NOT_FOUND:
-            raise ForwardFailed(f"There is no holdfast on {name}: install it there, where a plain ssh {name} finds it.")
+            raise ForwardFailed(f"There is no holdfast on {name}: install it on the PATH of ssh {name}.")
         raise ForwardFailed(f"The Holdfast on {name} cannot be used: {line or f'it ended with {process.returncode}.'}")
 
     def _end(self) -> None:

@@ -140,7 +140,7 @@ class EventStream:
                 data = await response.read()
         except TimeoutError:
             self._close_response()
-            self.trouble = ClientError("The server has gone quiet.")
+            self.trouble = ClientError("The server has stopped responding.")
             return
         except ClientError as error:
             self.trouble = error

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from holdfast.client.errors import BrokenResponse, ConnectionLost, ServerProblem, TimedOut, Unreachable, message_of
-from holdfast.client.server_address import Address, QueryItems, build_request
+from holdfast.client.server_address import QueryItems, ServerAddress, build_request
 from holdfast.http11.client_messages import IDEMPOTENT, InvalidResponse, ResponseParser
 from holdfast.http11.sse import SseEvent, SseReader
 
@@ -37,7 +37,7 @@ class ServerInfo(NamedTuple):
 class SyncClient:
     """Keeps one connection for requests; each stream has its own. Not thread-safe."""
 
-    def __init__(self, address: Address, *, timeout: float = 30.0) -> None:
+    def __init__(self, address: ServerAddress, *, timeout: float = 30.0) -> None:
         self.address = address
         self.server: ServerInfo | None = None
         """The server's description of itself, if it was identified."""
@@ -189,7 +189,7 @@ class SyncEventStream:
         while self._ready or not self.is_over:
             yield from self.receive(self._quiet)
             if not self.is_over and time.monotonic() - self._received_at >= self._quiet:
-                raise ConnectionLost("The server has gone quiet.")
+                raise ConnectionLost("The server has stopped responding.")
 
     def receive(self, timeout: float | None = None, *, wake: int | None = None) -> list[SseEvent]:
         """Return the events received, at least one; none after the timeout, at the end of the stream, or when `wake` is

@@ -47,7 +47,6 @@ class EscapeFilter:
     """
 
     def __init__(self, kept: str = _ALLOWED_CONTROLS) -> None:
-        self._kept = kept
         self._dropped = dict.fromkeys(code for code in CONTROLS if chr(code) not in kept)
         self._state: _State = "text"
 
@@ -63,7 +62,7 @@ class EscapeFilter:
             self._state = following
             return False
         self._state = "text"
-        return char in self._kept or ord(char) not in self._dropped
+        return ord(char) not in self._dropped
 
     def _next_state(self, char: str) -> _State | None:
         """Return the state after a character of a sequence, or None if the character is not part of one."""

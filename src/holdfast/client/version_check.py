@@ -45,7 +45,7 @@ def replace_outdated(client: SyncClient) -> bool:
         return True
     if server.protocol < PROTOCOL:
         raise VersionMismatch(
-            f"A server of an older version ({server.version}) is at work: wait for its runs, "
+            f"A server of an older version ({server.version}) is running: wait for its runs, "
             "or stop it with holdfast server stop --force."
         )
     return False

@@ -191,8 +191,8 @@ class View:
                 self._apply_run(run)
             case RunCompleteEvent(change=complete):
                 self._end_run(complete.object)
-            case AgentEvent(change=said):
-                self.notices.append(said.object)
+            case AgentEvent(change=printed):
+                self.notices.append(printed.object)
             case ToolOutputEvent(payload=output):
                 return self._append_output(output)
             case (
@@ -228,8 +228,8 @@ class View:
     def _append_output(self, output: ToolOutput) -> bool:
         if output.session_id not in self._drafts:
             return False
-        said = self.outputs.get(output.tool_call_id, "") + output.text
-        self.outputs[output.tool_call_id] = said[-self._settings.output :]
+        printed = self.outputs.get(output.tool_call_id, "") + output.text
+        self.outputs[output.tool_call_id] = printed[-self._settings.output :]
         return True
 
     def _apply_message(self, change: Change[Message]) -> None:

@@ -15,8 +15,8 @@ from holdfast.atomic_files import Signature, file_signature, has_changed
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.load_file import LoadedFile, load
 from holdfast.config.locations import SettingsLocations, SettingsSource
-from holdfast.config.merge import Layer, Origin, merge
-from holdfast.config.problems import Problem, format_key
+from holdfast.config.merge import Layer, SettingOrigin, merge
+from holdfast.config.problems import FileProblem, format_key
 from holdfast.config.trust import TrustStore, Withheld, project_digest, split_untrusted
 from holdfast.config.variables import CommandRunner, Expander, ExpansionFailed
 from holdfast.domain.errors import NotFound
@@ -32,8 +32,8 @@ _EXPANDED_FIELDS = {
     "lsp": frozenset({"command", "args", "env"}),
 }
 _HEADERS = frozenset({"extra_headers", "headers"})
-_USER_ONLY_SECTION = "sandbox"
-"""A table that project files cannot set, whether they are trusted or not."""
+_USER_ONLY_SECTIONS = ("sandbox", "storage")
+"""Tables that project files cannot set, whether they are trusted or not."""
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -52,8 +52,8 @@ class ConfigSnapshot(msgspec.Struct, frozen=True):
     settings: Settings
     tree: dict[str, Any]
     """The settings as plain objects, without defaults."""
-    origins: dict[KeyPath, Origin]
-    problems: tuple[Problem, ...]
+    origins: dict[KeyPath, SettingOrigin]
+    problems: tuple[FileProblem, ...]
     withheld: tuple[Withheld, ...]
     project: Project
 
@@ -112,12 +112,12 @@ class Configuration:
         return self._snapshot.settings
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[FileProblem, ...]:
         """The problems at the last access."""
         return self._snapshot.problems
 
     @property
-    def origins(self) -> dict[KeyPath, Origin]:
+    def origins(self) -> dict[KeyPath, SettingOrigin]:
         """File and line of each value at the last access."""
         return self._snapshot.origins
 
@@ -126,12 +126,12 @@ class Configuration:
         """Project settings without effect at the last access."""
         return self._snapshot.withheld
 
-    def unresolved_errors(self) -> tuple[Problem, ...]:
+    def unresolved_errors(self) -> tuple[FileProblem, ...]:
         """Return the errors in the user's own files of which no good content is known.
 
         The intention of such a file cannot be determined, so a caller must not assume that a setting is absent.
         """
-        found: list[Problem] = []
+        found: list[FileProblem] = []
         for source in self.locations.sources:
             loaded, good = self._loaded[source.path], self._last_good.get(source.path)
             if source.kind != "project" and not loaded.is_good and (good is None or not good.is_good):
@@ -163,15 +163,15 @@ class Configuration:
 
     # The following methods block while commands of `$(command)` run: a server calls them in a thread.
 
-    def provider(self, name: str) -> tuple[ProviderSettings, tuple[Problem, ...]]:
+    def provider(self, name: str) -> tuple[ProviderSettings, tuple[FileProblem, ...]]:
         """Return a provider with expanded values. A field that cannot be expanded is empty and has a problem."""
         return self._expand_section("providers", name, ProviderSettings)
 
-    def mcp(self, name: str) -> tuple[McpSettings, tuple[Problem, ...]]:
+    def mcp(self, name: str) -> tuple[McpSettings, tuple[FileProblem, ...]]:
         """Return an MCP server with expanded values. A field that cannot be expanded is empty and has a problem."""
         return self._expand_section("mcp", name, McpSettings)
 
-    def lsp(self, name: str) -> tuple[LspSettings, tuple[Problem, ...]]:
+    def lsp(self, name: str) -> tuple[LspSettings, tuple[FileProblem, ...]]:
         """Return a language server with expanded values. A field that cannot be expanded is empty and has a problem."""
         return self._expand_section("lsp", name, LspSettings)
 
@@ -199,7 +199,7 @@ class Configuration:
         origin = self._snapshot.origins.get(path)
         return Expander(self.environment(), self._run).expand(text, may_run=origin is not None and origin.may_run)
 
-    def _expand_section(self, section: str, name: str, kind: type[T]) -> tuple[T, tuple[Problem, ...]]:
+    def _expand_section(self, section: str, name: str, kind: type[T]) -> tuple[T, tuple[FileProblem, ...]]:
         tree = self._snapshot.tree.get(section, {}).get(name)
         if tree is None:
             raise NotFound(f"{format_key((section, name))} is not set.")
@@ -212,7 +212,7 @@ class Configuration:
             problems += found
         return msgspec.convert(whole, kind), tuple(problems)
 
-    def _expand_tree(self, value: Any, path: KeyPath, expander: Expander) -> tuple[Any, list[Problem]]:  # noqa: ANN401
+    def _expand_tree(self, value: Any, path: KeyPath, expander: Expander) -> tuple[Any, list[FileProblem]]:  # noqa: ANN401
         if isinstance(value, dict):
             pairs = {name: self._expand_tree(item, (*path, name), expander) for name, item in value.items()}
             problems = [problem for _, found in pairs.values() for problem in found]
@@ -226,11 +226,11 @@ class Configuration:
             return [item for item, _ in items], [problem for _, found in items for problem in found]
         if not isinstance(value, str) or "$" not in value:
             return value, []
-        origin = self._snapshot.origins.get(path, Origin("", 0, may_run=False))
+        origin = self._snapshot.origins.get(path, SettingOrigin("", 0, may_run=False))
         try:
             return expander.expand(value, may_run=origin.may_run), []
         except ExpansionFailed as error:
-            return "", [Problem("error", origin.file, origin.line, format_key(path), str(error))]
+            return "", [FileProblem("error", origin.file, origin.line, format_key(path), str(error))]
 
     def _is_stale(self) -> bool:
         if self.trust.signature() != self._trust_signature:
@@ -256,16 +256,16 @@ class Configuration:
         problems = [problem for source in self.locations.sources for problem in self._loaded[source.path].problems]
         problems += self.trust.problems()
         problems += (
-            Problem(
+            FileProblem(
                 "warning",
                 source.path,
-                good.lines.get((_USER_ONLY_SECTION,), 0),
-                _USER_ONLY_SECTION,
+                good.lines.get((section,), 0),
+                section,
                 "only your own settings can set this.",
             )
             for source in self.locations.sources
-            if source.kind == "project"
-            and _USER_ONLY_SECTION in (good := self._last_good.get(source.path, LoadedFile())).tree
+            for section in _USER_ONLY_SECTIONS
+            if source.kind == "project" and section in (good := self._last_good.get(source.path, LoadedFile())).tree
         )
         return ConfigSnapshot(msgspec.convert(tree, Settings), tree, origins, tuple(problems), tuple(withheld), project)
 
@@ -282,8 +282,8 @@ class Configuration:
         latest = self._loaded.get(source.path, good)
         if latest is not good and latest.data is not None:
             good = _add_restrictions(good, latest)
-        if source.kind == "project" and _USER_ONLY_SECTION in good.tree:
-            tree = {name: value for name, value in good.tree.items() if name != _USER_ONLY_SECTION}
+        if source.kind == "project" and not good.tree.keys().isdisjoint(_USER_ONLY_SECTIONS):
+            tree = {name: value for name, value in good.tree.items() if name not in _USER_ONLY_SECTIONS}
             good = msgspec.structs.replace(good, tree=tree)
         may_run = source.may_run or (source.kind == "project" and project.is_trusted)
         return Layer(good.tree, source.path, good.lines, may_run)

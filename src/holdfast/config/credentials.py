@@ -105,7 +105,7 @@ _MAX_NAME_LENGTH = 100
 
 
 class InvalidKey(BadRequest):
-    """A key is one word without spaces: copy it again, whole."""
+    """A key is one word without spaces: copy it again completely."""
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):

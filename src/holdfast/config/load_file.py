@@ -9,7 +9,7 @@ import msgspec
 from holdfast.atomic_files import FileUnreadable, Signature, file_signature, read_file
 from holdfast.config.line_numbers import MAX_DEPTH, KeyPath, TooDeep, json_duplicates, json_lines, toml_lines
 from holdfast.config.locations import Form, SettingsSource
-from holdfast.config.problems import Problem, format_key
+from holdfast.config.problems import FileProblem, format_key
 from holdfast.config.validate import hides_denial, is_independent, validate_tree
 
 __all__ = ["LoadedFile", "convert_mcp_json", "load", "parse"]
@@ -58,7 +58,7 @@ class LoadedFile(msgspec.Struct, frozen=True):
     data: bytes | None = None
     tree: dict[str, Any] = {}
     lines: dict[KeyPath, int] = {}
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
     def __repr__(self) -> str:
         return f"LoadedFile({len(self.data or b'')} bytes, {len(self.problems)} problems)"
@@ -81,7 +81,7 @@ def load(source: SettingsSource) -> LoadedFile:
         return LoadedFile(seen=before)
     except FileUnreadable as error:
         text = str(error).removeprefix(f"{source.path} ")
-        return LoadedFile(seen=before, problems=(Problem("error", source.path, 0, "", text, source.form != "mcp"),))
+        return LoadedFile(seen=before, problems=(FileProblem("error", source.path, 0, "", text, source.form != "mcp"),))
     tree, lines, problem = parse(data, source.form, source.path)
     if problem is not None:
         # A file that cannot be parsed may contain a deny rule, unless the word does not occur in it.
@@ -94,22 +94,22 @@ def load(source: SettingsSource) -> LoadedFile:
     return LoadedFile(seen, data, fitted.tree, lines, (*twice, *fitted.problems))
 
 
-def _duplicate_problems(data: bytes, source: SettingsSource) -> tuple[Problem, ...]:
+def _duplicate_problems(data: bytes, source: SettingsSource) -> tuple[FileProblem, ...]:
     """Report duplicate keys: a JSON parser keeps only the last value."""
     text = "is set twice, and only the last value has an effect: join them."
     return tuple(
-        Problem(
+        FileProblem(
             "error" if hides_denial(path) else "warning", source.path, line, format_key(path), text, hides_denial(path)
         )
         for path, line in json_duplicates(data.decode("utf-8-sig"))
     )
 
 
-def parse(data: bytes, form: Form, file: str) -> tuple[dict[str, Any], dict[KeyPath, int], Problem | None]:
+def parse(data: bytes, form: Form, file: str) -> tuple[dict[str, Any], dict[KeyPath, int], FileProblem | None]:
     """Return the tree and the lines of its keys, or the first syntax error."""
 
-    def failure(line: int, text: str) -> tuple[dict[str, Any], dict[KeyPath, int], Problem]:
-        return {}, {}, Problem("error", file, line, "", text)
+    def failure(line: int, text: str) -> tuple[dict[str, Any], dict[KeyPath, int], FileProblem]:
+        return {}, {}, FileProblem("error", file, line, "", text)
 
     try:
         text = data.decode("utf-8-sig")

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.config.line_numbers import KeyPath
 
-__all__ = ["Layer", "Origin", "merge"]
+__all__ = ["Layer", "SettingOrigin", "merge"]
 
 _COLLECTIONS = {
     "options": {"context_paths", "global_context_paths", "skills_paths", "disabled_tools", "disabled_skills"},
@@ -21,7 +21,7 @@ _COLLECTIONS = {
 }
 
 
-class Origin(msgspec.Struct, frozen=True):
+class SettingOrigin(msgspec.Struct, frozen=True):
     """File and line of a value. `may_run` is true if a `$(command)` in it is executed."""
 
     file: str
@@ -43,23 +43,23 @@ class Layer(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Layer({self.file!r})"
 
-    def origin(self, path: KeyPath) -> Origin:
+    def origin(self, path: KeyPath) -> SettingOrigin:
         """Return the origin of a key. A key without a line has that of its parent."""
         line = self.lines.get(path) or self.lines.get(path[:-1], 0)
-        return Origin(self.file, line, self.may_run)
+        return SettingOrigin(self.file, line, self.may_run)
 
 
 OriginTree: TypeAlias = Any
 """A tree of the same shape as the settings, with an origin in place of each value."""
 
 
-def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[KeyPath, Origin]]:
+def merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[KeyPath, SettingOrigin]]:
     """Merge layers, lowest precedence first. Return the tree and the origin of each of its values."""
     tree: dict[str, Any] = {}
     marks: dict[str, OriginTree] = {}
     for layer in layers:
         _overlay(tree, marks, layer, layer.tree, ())
-    origins: dict[KeyPath, Origin] = {}
+    origins: dict[KeyPath, SettingOrigin] = {}
     _flatten(marks, (), origins)
     return tree, origins
 
@@ -134,7 +134,7 @@ def _origins_of(value: object, layer: Layer, path: KeyPath) -> OriginTree:
     return layer.origin(path)
 
 
-def _flatten(marks: OriginTree, path: KeyPath, origins: dict[KeyPath, Origin]) -> None:
+def _flatten(marks: OriginTree, path: KeyPath, origins: dict[KeyPath, SettingOrigin]) -> None:
     if isinstance(marks, dict):
         for name, below in marks.items():
             _flatten(below, (*path, name), origins)

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.config.line_numbers import KeyPath
 from holdfast.domain.errors import BadRequest
 
-__all__ = ["BadKey", "Problem", "Severity", "format_key", "parse_key"]
+__all__ = ["BadKey", "FileProblem", "Severity", "format_key", "parse_key"]
 
 Severity: TypeAlias = Literal["error", "warning"]
 
@@ -22,7 +22,7 @@ class BadKey(BadRequest):
     """A key is a path of names with dots between them, such as options.tui.compact_mode; quote a name that has dots."""
 
 
-class Problem(msgspec.Struct, frozen=True):
+class FileProblem(msgspec.Struct, frozen=True):
     """A problem in a settings file. An error keeps a setting from taking effect."""
 
     severity: Severity

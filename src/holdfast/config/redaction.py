@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.variables import Command, ExpansionFailed, Piece, Variable, is_template, read_template
+from holdfast.config.variables import CommandSubstitution, ExpansionFailed, Piece, Variable, is_template, read_template
 
 __all__ = ["HIDDEN", "SET", "is_named_secret", "is_secret", "redact", "redact_text", "redact_value"]
 
@@ -99,7 +99,7 @@ def _redact_piece(piece: Piece) -> str:
             return piece if piece.strip().lower() in _AUTH_SCHEMES else SET
         case Variable():
             return f"${piece.name}" if piece.default is None else f"${{{piece.name}:-{SET if piece.default else ''}}}"
-        case Command():
+        case CommandSubstitution():
             return f"$({_redact_patterns(piece.text)})"
 
 

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.atomic_files import FileUnreadable, Signature, directory_lock, file_signature, read_file, replace_file
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Layer
-from holdfast.config.problems import Problem
+from holdfast.config.problems import FileProblem
 from holdfast.domain.errors import HoldfastError
 
 __all__ = ["TrustStore", "Withheld", "content_digest", "project_digest", "split_untrusted"]
@@ -160,13 +160,13 @@ class TrustStore:
                 self._records, self._signature = _Records(), None
         return self._records
 
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[FileProblem, ...]:
         """Return the problem of an unreadable store."""
         try:
             self._read()
         except HoldfastError as error:
             text = str(error).removeprefix(f"{self._path} ")
-            return (Problem("error", self._path, 0, "", f"{text} No project is trusted until then."),)
+            return (FileProblem("error", self._path, 0, "", f"{text} No project is trusted until then."),)
         return ()
 
     def trust(self, anchor: str, digest: str, *, at: float) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.problems import Problem, Severity, format_key
+from holdfast.config.problems import FileProblem, Severity, format_key
 from holdfast.domain.hooks import HOOK_EVENTS, event_of, matcher_trouble
 from holdfast.domain.settings import PROVIDER_TYPES, Settings
 from holdfast.domain.tools import is_known_tool, suggest
@@ -38,7 +38,7 @@ __all__ = [
 
 _EFFECTS = {"deny": "deny", "ask": "ask", "allow": "allow", "allowed_tools": "allow"}
 _DENYING = re.compile(r"deny|denied|permission|disallow|forbid|block", re.I)
-_KNOWN_BELOW: dict[KeyPath, tuple[str, ...]] = {
+_KNOWN_NAMES: dict[KeyPath, tuple[str, ...]] = {
     ("tools", "ls"): ("max_depth", "max_items"),
     ("tools", "grep"): ("timeout",),
     ("tools", "glob"): ("timeout",),
@@ -49,7 +49,7 @@ _KNOWN_BELOW: dict[KeyPath, tuple[str, ...]] = {
 
 def known_names(path: KeyPath) -> Sequence[str] | None:
     """Return the keys that a table may have; None if any name is allowed."""
-    return _KNOWN_BELOW.get(path)
+    return _KNOWN_NAMES.get(path)
 
 
 def text_problem(path: KeyPath, value: str) -> str:
@@ -93,12 +93,12 @@ def hides_denial(path: KeyPath, value: object = None, *, is_unknown: bool = Fals
     if path[:1] == ("permissions",):
         if is_unknown:
             name = str(path[-1])
-            return bool(_DENYING.search(name)) or suggest(name, tuple(_EFFECTS)) not in _HARMLESS
+            return bool(_DENYING.search(name)) or suggest(name, tuple(_EFFECTS)) not in _HARMLESS_SUGGESTIONS
         return len(path) == 1 or path[1] == "deny"
     return is_unknown and _mentions_denial(path[-1], value)
 
 
-_HARMLESS = tuple(f"; did you mean {name}?" for name in ("allow", "allowed_tools"))
+_HARMLESS_SUGGESTIONS = tuple(f"; did you mean {name}?" for name in ("allow", "allowed_tools"))
 
 
 def _mentions_denial(name: str | int, value: object) -> bool:
@@ -126,7 +126,7 @@ class Validated(msgspec.Struct, frozen=True):
     """The valid part of a tree, and the problems of the rest."""
 
     tree: dict[str, Any]
-    problems: tuple[Problem, ...]
+    problems: tuple[FileProblem, ...]
 
     def __repr__(self) -> str:
         return f"Validated({len(self.problems)} problems)"
@@ -190,14 +190,14 @@ class _Validator:
     def __init__(self, file: str, lines: dict[KeyPath, int]) -> None:
         self._file = file
         self._lines = lines
-        self._problems: list[Problem] = []
+        self._problems: list[FileProblem] = []
         self._omitted: list[Severity] = []
 
-    def all_problems(self) -> tuple[Problem, ...]:
+    def all_problems(self) -> tuple[FileProblem, ...]:
         if self._omitted:
             severity: Severity = "error" if "error" in self._omitted else "warning"
             self._problems.append(
-                Problem(severity, self._file, 0, "", f"{len(self._omitted)} more problems like these.")
+                FileProblem(severity, self._file, 0, "", f"{len(self._omitted)} more problems like these.")
             )
         return tuple(self._problems)
 
@@ -213,7 +213,7 @@ class _Validator:
             self._omitted.append(severity)
             return
         message = text + _guess(guess[0], guess[1:]) if guess else text
-        self._problems.append(Problem(severity, self._file, self._line(path), format_key(path), message, hides))
+        self._problems.append(FileProblem(severity, self._file, self._line(path), format_key(path), message, hides))
 
     def _report_unknown(self, path: KeyPath, value: object, known: Sequence[str]) -> None:
         """Report an unknown key. One that may contain deny rules is an error."""

@@ -22,8 +22,8 @@ from holdfast.domain.errors import BadRequest
 __all__ = [
     "COMMAND_TIMEOUT",
     "MAX_OUTPUT_BYTES",
-    "Command",
     "CommandRunner",
+    "CommandSubstitution",
     "Expander",
     "ExpansionFailed",
     "Piece",
@@ -59,7 +59,7 @@ class Variable(msgspec.Struct, frozen=True):
         return f"Variable({self.name!r})"
 
 
-class Command(msgspec.Struct, frozen=True):
+class CommandSubstitution(msgspec.Struct, frozen=True):
     """A command that is replaced by its output."""
 
     text: str
@@ -68,7 +68,7 @@ class Command(msgspec.Struct, frozen=True):
         return "Command(…)"
 
 
-Piece: TypeAlias = str | Variable | Command
+Piece: TypeAlias = str | Variable | CommandSubstitution
 
 
 def is_template(text: str) -> bool:
@@ -106,7 +106,7 @@ def _read_special(text: str, found: re.Match[str], depth: int) -> tuple[Piece, i
         return _read_braced(text, at + 1, depth)
     if follows == "(":
         end = _find_closing(text, at + 1, "(", ")")
-        return Command(text[at + 1 : end]), end + 1
+        return CommandSubstitution(text[at + 1 : end]), end + 1
     name = _NAME.match(text, at)
     return (Variable(name[0]), name.end()) if name else ("$", at)
 
@@ -119,7 +119,7 @@ def _read_braced(text: str, at: int, depth: int) -> tuple[Piece, int]:
     if name.end() == end:
         return Variable(name[0]), end + 1
     if not text.startswith(":-", name.end()):
-        raise ExpansionFailed(f"${{{name[0]}…}} is not understood: write ${{{name[0]}}} or ${{{name[0]}:-default}}.")
+        raise ExpansionFailed(f"${{{name[0]}…}} is not valid: write ${{{name[0]}}} or ${{{name[0]}:-default}}.")
     return Variable(name[0], read_template(text[name.end() + 2 : end], depth=depth + 1)), end + 1
 
 
@@ -162,7 +162,7 @@ class Expander:
         match piece:
             case str():
                 return piece
-            case Command():
+            case CommandSubstitution():
                 if not may_run:
                     raise ExpansionFailed(
                         "$(command) is run only in your own files, and in those of a project you trust: use a variable."

@@ -21,7 +21,9 @@ HoldfastError
 │   ├── OwnerChanged           another server owns the workspace now
 │   ├── DataDirectoryBusy
 │   ├── DatabaseDamaged
-│   └── DatabaseTooNew
+│   ├── DatabaseTooNew
+│   ├── StoreMisconfigured     the store is there, but cannot be used as it is
+│   └── StoreUnreachable       PostgreSQL did not answer in time at the start
 ├── ProviderError              the model's side failed
 └── ToolError                  a tool failed: a result for the model, never the end of a turn
     └── PermissionDenied       a person or a rule refused
@@ -53,6 +55,8 @@ __all__ = [
     "StorageError",
     "StorageUnavailable",
     "StorageUnknown",
+    "StoreMisconfigured",
+    "StoreUnreachable",
     "SubagentSession",
     "ToolError",
     "Trouble",
@@ -62,30 +66,30 @@ __all__ = [
 ]
 
 Trouble: TypeAlias = Literal[
-    "busy",  # temporarily unable to answer: 408, 409, 429, 5xx
+    "busy",  # temporarily unable to respond: 408, 409, 429, 5xx
     "connection",  # could not be reached, or the connection broke
     "not_running",  # a server on this machine that does not listen: a refused connection on loopback
     "loading",  # a local server that still loads its model: 503
-    "cut",  # the answer ended before it was complete
-    "stalled",  # nothing came for too long
+    "cut",  # the response ended before it was complete
+    "stalled",  # no data arrived for too long
     "credentials",  # the key or token was not accepted: 401
-    "quota",  # the account may not use more
-    "overflow",  # the conversation is longer than the model takes
-    "refused",  # the request as it is will never be answered: unknown model, bad parameter, forbidden
+    "quota",  # the quota of the account is used up
+    "overflow",  # the conversation exceeds the context window of the model
+    "refused",  # the request will never succeed unchanged: unknown model, bad parameter, forbidden
     "other",
 ]
 """The kind of a provider failure. The retry policy depends on nothing else."""
 
 
 class HoldfastError(Exception):
-    """Something went wrong in Holdfast."""
+    """Internal error in Holdfast."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(replace_surrogates(message or " ".join((type(self).__doc__ or "").split())))
 
 
 class BadRequest(HoldfastError):
-    """The request makes no sense."""
+    """The request is not valid."""
 
 
 class EmptyPrompt(BadRequest):
@@ -97,11 +101,11 @@ class InvalidRunId(BadRequest):
 
 
 class UnknownSession(BadRequest):
-    """There is no such session in this workspace: create it first, or list the sessions there are."""
+    """There is no such session in this workspace: create it first, or see the list of sessions."""
 
 
 class NotFound(HoldfastError):
-    """There is no such thing."""
+    """Not found."""
 
 
 class UnknownRun(NotFound):
@@ -109,7 +113,7 @@ class UnknownRun(NotFound):
 
 
 class Conflict(HoldfastError):
-    """This cannot be done now."""
+    """This is not possible in the current state."""
 
 
 class SessionBusy(Conflict):
@@ -117,7 +121,7 @@ class SessionBusy(Conflict):
 
 
 class WorkspaceClosing(Conflict):
-    """The workspace is closing and takes no new prompts: try again when it is open."""
+    """The workspace is closing and accepts no prompts: try again when it is open."""
 
 
 class RunIdTaken(Conflict):
@@ -133,11 +137,11 @@ class RunFolded(Conflict):
 
 
 class SubagentSession(Conflict):
-    """This session belongs to a helper and takes no prompts: send them to the session above it."""
+    """This session belongs to a sub-agent and accepts no prompts: send them to its parent session."""
 
 
 class NotWaiting(Conflict):
-    """Only a prompt that still waits can be moved or given another delivery."""
+    """Only a waiting prompt can be moved or given another delivery."""
 
 
 class StorageError(HoldfastError):
@@ -145,7 +149,7 @@ class StorageError(HoldfastError):
 
 
 class StorageUnavailable(StorageError):
-    """The storage cannot write. Nothing was stored; free some disk space or look at the log, then try again."""
+    """The storage cannot write. Nothing was stored; free some disk space or check the log, then try again."""
 
 
 class StorageDetached(StorageUnavailable):
@@ -153,11 +157,11 @@ class StorageDetached(StorageUnavailable):
 
 
 class StorageUnknown(StorageError):
-    """The storage failed while writing; what became of the write has to be looked up."""
+    """The storage failed while writing; it is not known whether the write was stored."""
 
 
 class OwnerChanged(StorageError):
-    """Another server has taken over this workspace: this one must not write to it any more."""
+    """Another server has taken over this workspace: this one can no longer write to it."""
 
 
 class DataDirectoryBusy(StorageError):
@@ -165,11 +169,19 @@ class DataDirectoryBusy(StorageError):
 
 
 class DatabaseDamaged(StorageError):
-    """The database is damaged or not one of Holdfast's."""
+    """The database is damaged, or is not a Holdfast database."""
 
 
 class DatabaseTooNew(StorageError):
     """The database was written by a newer Holdfast."""
+
+
+class StoreMisconfigured(StorageError):
+    """The store cannot be used as it is configured."""
+
+
+class StoreUnreachable(StorageError):
+    """PostgreSQL cannot be reached. Check the address and that it runs, or wait longer with --wait."""
 
 
 class ProviderError(HoldfastError):

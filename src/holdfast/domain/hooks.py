@@ -63,7 +63,7 @@ def matcher_trouble(event: HookEvent | None, matcher: str) -> str:
     try:
         pattern = re.compile(matcher)
     except (re.error, RecursionError, OverflowError) as error:
-        return f"the matcher is no regular expression: {error}. The hook is not run."
+        return f"the matcher is not a regular expression: {error}. The hook is not run."
     if event == "SessionStart":
         known: tuple[str, ...] = _SOURCES
     else:
@@ -71,4 +71,4 @@ def matcher_trouble(event: HookEvent | None, matcher: str) -> str:
     if "mcp" in matcher or any(pattern.search(name) for name in known):
         return ""
     what = "way in which a session begins" if event == "SessionStart" else "tool"
-    return f"the matcher fits no {what}. The hook is never run."
+    return f"the matcher matches no {what}. The hook is never run."

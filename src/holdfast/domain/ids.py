@@ -5,6 +5,7 @@ from typing import NewType
 
 __all__ = [
     "MessageId",
+    "NodeId",
     "RunId",
     "SessionId",
     "ToolCallId",
@@ -19,6 +20,7 @@ SessionId = NewType("SessionId", str)
 RunId = NewType("RunId", str)
 MessageId = NewType("MessageId", str)
 ToolCallId = NewType("ToolCallId", str)
+NodeId = NewType("NodeId", str)
 
 _SENT_BY = "$$"
 _RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

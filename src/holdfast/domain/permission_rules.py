@@ -34,7 +34,7 @@ from holdfast.domain.tools import (
     matching_tools,
     suggest,
 )
-from holdfast.domain.url_patterns import Address, AddressPattern, BadAddress, parse_pattern
+from holdfast.domain.url_patterns import AddressPattern, BadAddress, WebAddress, parse_pattern
 
 __all__ = ["BadRule", "Rule", "Scope", "escape", "parse_rules"]
 
@@ -141,7 +141,7 @@ class Rule(msgspec.Struct, frozen=True):
         """Return True if the rule is for exactly this line."""
         return self.subject == "line" and self.pattern == line.strip() and self.scope in (None, scope)
 
-    def fits_address(self, address: Address | None) -> bool:
+    def fits_address(self, address: WebAddress | None) -> bool:
         """Return True if the rule matches the address. An unparsable address matches every rule that forbids and no
         rule that allows.
         """
@@ -153,12 +153,17 @@ class Rule(msgspec.Struct, frozen=True):
         """Return True if the rule matches the path. `root` is the base of relative patterns, `home` that of `~/`."""
         if self.subject != "path" or (self.pattern.startswith("~/") and not home):
             return False
-        start = posixpath.join(home, self.pattern[2:]) if self.pattern.startswith("~/") else self.pattern
-        pattern = posixpath.normpath(posixpath.join(root, start))
+        # The names of these directories may contain brackets and stars, which are no wildcards.
+        start = posixpath.join(escape(home), self.pattern[2:]) if self.pattern.startswith("~/") else self.pattern
+        pattern = posixpath.normpath(posixpath.join(escape(root), start))
         if _path_pattern(pattern).fullmatch(path):
             return True
-        covers_below = self.is_lenient and not any(char in posixpath.basename(pattern) for char in "*?[")
+        unescaped = _ESCAPE.sub("", posixpath.basename(pattern))
+        covers_below = self.is_lenient and not any(char in unescaped for char in "*?[")
         return covers_below and _path_pattern(f"{pattern}/**").fullmatch(path) is not None
+
+
+_ESCAPE = re.compile(r"\[[*?[\\]\]")
 
 
 def escape(text: str) -> str:
@@ -206,8 +211,8 @@ def _path_pattern(pattern: str) -> re.Pattern[str]:
         elif pattern[at] == "?":
             parts.append("[^/]")
             at += 1
-        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) > 0:
-            inside = pattern[at + 1 : end].replace("\\", r"\\").replace("[", r"\[")
+        elif pattern[at] == "[" and (end := pattern.find("]", at + 2 + (pattern[at + 1 : at + 2] in ("!", "^")))) > 0:
+            inside = re.sub(r"([\\[&~|]|(?<=-)-)", r"\\\1", pattern[at + 1 : end])
             parts.append(f"[{'^' + inside[1:] if inside.startswith('!') else inside}]")
             at = end + 1
         else:
@@ -230,7 +235,7 @@ _WITHOUT_PATTERN = TOOLS_WITHOUT_REQUESTS | {"list_mcp_resources", "read_mcp_res
 _FETCHING = frozenset({"fetch", "agentic_fetch"})
 _MAX_NAME_LENGTH = 64
 _FORMS = "write `tool`, `tool:action` or `tool(pattern)`; for a command `bash(command *)`."
-_BROAD: dict[str, tuple[str, ...]] = {"Edit": ("write", "download"), "Read": ("read", "list")}
+_MULTIPLE_ACTIONS: dict[str, tuple[str, ...]] = {"Edit": ("write", "download"), "Read": ("read", "list")}
 """Claude Code's rules for these cover every tool that edits or reads files; a rule here that forbids does as well."""
 _WRITERS = frozenset({"Write", "MultiEdit"})
 """With a path these mean the file, not the tool."""
@@ -262,7 +267,7 @@ class _Reader:
     def rules(self) -> tuple[Rule, ...]:
         text = self.text.strip()
         if not all(char.isprintable() or char in "\n\t" for char in text):
-            raise self.bad("it contains characters that cannot be seen; type it again.")
+            raise self.bad("it contains invisible characters; type it again.")
         head, scope = self._scope(text)
         found = _RULE.fullmatch(head)
         if found is None:
@@ -298,8 +303,8 @@ class _Reader:
 
     def _tool(self, name: str, action: str, *, has_pattern: bool) -> tuple[str, tuple[str, ...]]:
         """Return our name of the tool, and the actions that the rule covers; none means all."""
-        if self.effect != "allow" and not action and (name in _BROAD or (has_pattern and name in _WRITERS)):
-            return "*", _BROAD.get(name, _BROAD["Edit"])
+        if self.effect != "allow" and not action and (name in _MULTIPLE_ACTIONS or (has_pattern and name in _WRITERS)):
+            return "*", _MULTIPLE_ACTIONS.get(name, _MULTIPLE_ACTIONS["Edit"])
         tool = canonical_tool_name(name)
         if name.lower() in FOREIGN:
             return name.lower(), ()
@@ -331,7 +336,7 @@ class _Reader:
         if tool in _WITHOUT_PATTERN or tool in FOREIGN:
             raise self.bad(f"{name} takes no pattern; leave the parentheses out.")
         if tool != _SHELL and _SHELL in matching_tools(tool) and not actions:
-            raise self.bad("behind a wildcard a pattern needs an action, such as *:write(…); name bash for commands.")
+            raise self.bad("after a wildcard a pattern needs an action, such as *:write(…); name bash for commands.")
 
     # The pattern
 
@@ -367,7 +372,7 @@ class _Reader:
         if any(char in bare for char in ";|&<>()\n") or re.search(r"\{[^}]*,[^}]*\}", bare):
             raise self.bad("one rule is about one command; write one for each, and write(path) for a redirection.")
         if program != "[" and re.search(r"[][{}]", re.sub(r"\[[^][]*\]|\{[^{}]*\}|\[\[\]", "", bare)):
-            raise self.bad("a bracket has no partner; quote it if it is meant as it is.")
+            raise self.bad("a bracket is unbalanced; quote it if it is literal.")
         if any(word.endswith(",") for word in bare.split()):
             raise self.bad("one rule is about one command; write one for each.")
         if "$" in bare or "`" in bare:
@@ -411,7 +416,7 @@ class _Reader:
         if scope is None and pattern.startswith("$"):
             raise self.bad("variables are not expanded in rules; ~/ is the home directory.")
         if re.match(r"~[^/]", pattern):
-            raise self.bad("~/ is your own home directory; write others out.")
+            raise self.bad("~/ is your own home directory; write the path of another one in full.")
         is_claude = name != name.lower()
         return tuple(
             self._rule(tool, actions, "path", self._path(variant), scope=scope)
@@ -423,7 +428,11 @@ class _Reader:
             return "~/**"
         plain = re.sub(r"/{2,}", "/", pattern)
         if re.search(r"[*?\[\]][^/]*/\.\.(/|$)", plain):
-            raise self.bad("`..` behind a wildcard leads nowhere in particular.")
+            raise self.bad("`..` after a wildcard is ambiguous.")
+        try:
+            _path_pattern(plain)
+        except re.error:
+            raise self.bad("a range in brackets begins after its end.") from None
         return f"{plain}**" if plain.endswith("/") and plain != "/" else plain
 
     # The scope
@@ -444,7 +453,7 @@ class _Reader:
             params = json.dumps(json.loads(found["params"]), sort_keys=True) if found["params"] else ""
             return head, Scope(_unquote(found["directory"]), uses, _unquote(found["target"]), params)
         except ValueError:
-            raise self.bad("a path or the parameters behind the pattern cannot be read.") from None
+            raise self.bad("the paths or the parameters after the pattern are not valid.") from None
 
 
 def parse_rules(text: str, effect: Decision) -> tuple[Rule, ...]:

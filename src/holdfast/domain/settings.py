@@ -24,6 +24,7 @@ __all__ = [
     "SandboxSettings",
     "Selection",
     "Settings",
+    "StorageSettings",
     "ToolSettings",
 ]
 
@@ -260,6 +261,15 @@ class SandboxSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     home_readonly: tuple[str, ...] = ()
 
 
+class StorageSettings(_Guarded, frozen=True, omit_defaults=True):
+    """The store of the server. Only the user's own files may set it."""
+
+    _shown = ("password_file",)
+
+    url: str = ""
+    password_file: str = ""
+
+
 class HookSettings(_Guarded, frozen=True, omit_defaults=True):
     """A command that runs on an event; `matcher` selects the tools."""
 
@@ -285,5 +295,6 @@ class Settings(_Guarded, frozen=True, omit_defaults=True):
     permissions: PermissionSettings = PermissionSettings()
     tools: ToolSettings = ToolSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    storage: StorageSettings = StorageSettings()
     hooks: dict[str, tuple[HookSettings, ...]] = {}
     env: dict[str, str] = {}

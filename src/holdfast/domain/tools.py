@@ -109,8 +109,8 @@ _CLAUDE = {
     "AskUserQuestion": "question",
 }
 _CRUSH = {"crush_info": "holdfast_info", "crush_logs": "holdfast_logs", "diagnostics": "lsp_diagnostics"}
-_OURS = {name: name for name in TOOLS} | {name.lower(): ours for name, ours in _CLAUDE.items()} | _CRUSH
-_THEIRS = {ours: name for name, ours in _CLAUDE.items()}
+_CANONICAL_NAMES = {name: name for name in TOOLS} | {name.lower(): ours for name, ours in _CLAUDE.items()} | _CRUSH
+_CLAUDE_NAMES = {ours: name for name, ours in _CLAUDE.items()}
 CLAUDE_NAMES = (*_CLAUDE, "NotebookEdit", "NotebookRead", "ExitPlanMode", "SlashCommand", "Skill")
 FOREIGN = frozenset({"notebookedit", "notebookread", "exitplanmode", "slashcommand", "skill", "sourcegraph"})
 """Tools of Claude Code and Crush that have no counterpart here: a rule about one of them is vacuous, not a mistake."""
@@ -241,14 +241,14 @@ def canonical_tool_name(name: str) -> str:
     """
     if name.startswith("mcp__"):
         return "_".join(piece for piece in name.split("__", 2) if piece)
-    return _OURS.get(name.lower(), name)
+    return _CANONICAL_NAMES.get(name.lower(), name)
 
 
 def claude_tool_name(name: str) -> str:
     """Return Claude Code's name of a tool."""
     if name.startswith("mcp_"):
         return "mcp__" + name.removeprefix("mcp_").replace("_", "__", 1)
-    return _THEIRS.get(name, name)
+    return _CLAUDE_NAMES.get(name, name)
 
 
 def matching_tools(pattern: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-__all__ = ["Address", "AddressPattern", "BadAddress", "parse_address", "parse_pattern"]
+__all__ = ["AddressPattern", "BadAddress", "WebAddress", "parse_address", "parse_pattern"]
 
 _PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
@@ -26,14 +26,14 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 _UNESCAPED_CHARACTERS = "/%:@!$&'()*+,;=-._~"
 _OLD_ESCAPE = re.compile(r"\[([*?\[])\]")
 _DECODINGS = 5
-_COMPLETE_URL_HINT = "give it whole, such as https://example.org/page."
+_COMPLETE_URL_HINT = "give the complete address, such as https://example.org/page."
 
 
 class BadAddress(Exception):
     """Not an address of the web. The message contains the remedy."""
 
 
-class Address(msgspec.Struct, frozen=True):
+class WebAddress(msgspec.Struct, frozen=True):
     """A normalised address. The port is always explicit here, and left out of `url` where it is the scheme's own."""
 
     scheme: str
@@ -62,26 +62,26 @@ class Address(msgspec.Struct, frozen=True):
         return frozenset(found)
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> WebAddress:
     """Parse and normalise an address. Raises `BadAddress`."""
     given = text.strip()
     if any(ord(character) <= 32 or ord(character) == 127 for character in given):
-        raise BadAddress(f"The url has no host, or spaces in it: {_COMPLETE_URL_HINT}")
+        raise BadAddress(f"The url has no host, or contains spaces: {_COMPLETE_URL_HINT}")
     try:
         parts = urlsplit(given)
         port = parts.port
     except ValueError:
-        raise BadAddress(f"The url is not one: {_COMPLETE_URL_HINT}") from None
+        raise BadAddress(f"The url is not valid: {_COMPLETE_URL_HINT}") from None
     if parts.scheme not in _PORTS:
-        raise BadAddress("Only http:// and https:// addresses can be asked.")
+        raise BadAddress("Only http:// and https:// addresses can be requested.")
     if "@" in parts.netloc:
-        raise BadAddress("The url has a user name or password in it: leave them out.")
+        raise BadAddress("The url contains a user name or password: remove it.")
     if not parts.hostname or port == 0:
-        raise BadAddress(f"The url has no host, or spaces in it: {_COMPLETE_URL_HINT}")
+        raise BadAddress(f"The url has no host, or contains spaces: {_COMPLETE_URL_HINT}")
     host = _normal_host(parts.hostname)
     path = _normal_path(parts.path)
     query = _normal_escapes(parts.query) if "?" in given.partition("#")[0] else None
-    return Address(parts.scheme, host, port or _PORTS[parts.scheme], path, query)
+    return WebAddress(parts.scheme, host, port or _PORTS[parts.scheme], path, query)
 
 
 def _normal_host(host: str) -> str:
@@ -170,7 +170,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
     path: str = ""
     query: str | None = None
 
-    def matches(self, address: Address, *, leniently: bool) -> bool:
+    def matches(self, address: WebAddress, *, leniently: bool) -> bool:
         """Return True if the address matches: any decoding of its path if `leniently`, otherwise all of them."""
         if self.scheme not in ("*", address.scheme) or not _glob(self.host, "[^/]*").fullmatch(address.host):
             return False
@@ -182,7 +182,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
         fitting = (self._covers_path(path, leniently) for path in address.paths())
         return (any(fitting) if leniently else all(fitting)) and self._covers_query(address, leniently)
 
-    def _equals(self, address: Address) -> bool:
+    def _equals(self, address: WebAddress) -> bool:
         return "*" not in self.path and (_normal_path(self.path), self.query) == (address.path, address.query)
 
     def _covers_path(self, path: str, leniently: bool) -> bool:
@@ -191,7 +191,7 @@ class AddressPattern(msgspec.Struct, frozen=True):
         here = self.path.removesuffix("/*").rstrip("/")
         return leniently and any(_glob(text, ".*").fullmatch(path) for text in (here or "/", f"{here}/*"))
 
-    def _covers_query(self, address: Address, leniently: bool) -> bool:
+    def _covers_query(self, address: WebAddress, leniently: bool) -> bool:
         if self.query is None:
             return leniently or address.query is None or self.path.endswith("*")
         written = address.query or ""
@@ -212,7 +212,7 @@ def parse_pattern(text: str) -> AddressPattern:
     if scheme.lower() not in (*_PORTS, "*"):
         raise BadAddress("expected http://, https:// or *:// before the host.")
     if "@" in netloc or "#" in plain:
-        raise BadAddress("leave out user names and what follows #.")
+        raise BadAddress("omit user names and fragments (#).")
     if "[" in path or any(not character.isprintable() or character == " " for character in plain):
         raise BadAddress("a * is the only wildcard of an address, and spaces are written %20.")
     host, port = _host_and_port(netloc)

@@ -74,7 +74,7 @@ _REASONS: dict[StepFinish, FinishReason] = {
 }
 
 
-_TOO_LONG = (
+_CONTEXT_OVERFLOW = (
     "The conversation exceeds the context window of the model: {} "
     "Shorten the prompt, start a new session, or choose a model with a larger context."
 )
@@ -262,7 +262,7 @@ class _Loop:
             raise error
         has_answers = any(message.role == "assistant" for message in self._history)
         if self._made_room or not has_answers or not self._run_context.settings.auto_summarize:
-            raise ProviderError(_TOO_LONG.format(error), title="Context overflow", trouble="overflow")
+            raise ProviderError(_CONTEXT_OVERFLOW.format(error), title="Context overflow", trouble="overflow")
         self._made_room = True
         await self._turn.discard()
         await self._compact()

@@ -85,7 +85,7 @@ def _check(question: Question, answer: QuestionAnswer) -> None:
     known = [choice.id for choice in question.choices]
     selected = answer.selected_ids or ()
     if unknown := [item for item in selected if item not in known]:
-        raise BadRequest(f"{len(unknown)} of the selected ids are no choices of the question.")
+        raise BadRequest(f"{len(unknown)} of the selected ids are not choices of the question.")
     if len(set(selected)) != len(selected):
         raise BadRequest("A choice is selected twice.")
     if question.type == "single_choice" and len(selected) > 1:
@@ -112,10 +112,10 @@ def subject_of(permit: Permit) -> Subject:
     return (permit.tool, permit.action, permit.path, what)
 
 
-def clean_text(thing: T) -> T:
+def clean_text(value: T) -> T:
     """Replace unpaired surrogates, which a model or a client may send and UTF-8 cannot encode."""
-    plain = msgspec.to_builtins(thing)
-    return msgspec.convert(_encodable(plain), type(thing))
+    plain = msgspec.to_builtins(value)
+    return msgspec.convert(_encodable(plain), type(value))
 
 
 def _encodable(value: object) -> object:
@@ -141,12 +141,12 @@ def permission_notice(
     *,
     granted: bool,
     denied: bool,
-    who: tuple[str, Via] = ("", ""),
+    client: tuple[str, Via] = ("", ""),
     action: str = "",
     withdrawn: bool = False,
 ) -> PermissionNotificationEvent:
     """Return the event with the state of a permission request; without `granted` or `denied` it is open."""
-    by, via = who
+    by, via = client
     notice = PermissionNotification(
         request.tool_call_id, granted, denied, request.id, request.session_id, by, action, withdrawn, via
     )
@@ -351,7 +351,7 @@ class Approvals:
                 enter()
                 self._arm(opened)
 
-        await self._recorder.put(*(Announce(event) for event in events), then=stored)
+        await self._recorder.put(*(Announce(event) for event in events), on_answer=stored)
 
     # Answers.
 
@@ -367,8 +367,10 @@ class Approvals:
         if action == "allow_always" and not opened.verdict.saves:
             raise BadRequest("No rule can be saved that covers exactly this: allow it once or for the session.")
         is_denied = action == "deny"
-        who = replace_surrogates(by), via
-        notice = permission_notice(opened.request, granted=not is_denied, denied=is_denied, who=who, action=action)
+        client = replace_surrogates(by), via
+        notice = permission_notice(
+            opened.request, granted=not is_denied, denied=is_denied, client=client, action=action
+        )
         failures: list[Exception] = []
 
         def stored() -> None:
@@ -397,7 +399,7 @@ class Approvals:
 
     async def dismiss(self, batch: str = "", *, by: str = "", via: Via = "") -> bool:
         """Cancel a batch; without an id, the one shown by clients that show one at a time."""
-        opened = self._batches.get(batch) if batch else self._shown()
+        opened = self._batches.get(batch) if batch else self._displayed_batch()
         if opened is None:
             return False
         notice = question_notice(opened.request, by=by, via=via, cancelled=True)
@@ -429,23 +431,23 @@ class Approvals:
 
     async def _close(self, opened: _Open, notice: _Notice, stored: Callable[[], None]) -> bool:
         """Return whether this answer was the first one stored."""
-        return isinstance(await self._put(opened, notice, stored), Receipt)
+        return isinstance(await self._put_closing(opened, notice, stored), Receipt)
 
-    def _put(
+    def _put_closing(
         self,
         opened: _Open,
         notice: _Notice,
         stored: Callable[[], None],
-        otherwise: Callable[[], None] | None = None,
+        on_failure: Callable[[], None] | None = None,
     ) -> asyncio.Future[Answer]:
         """Store the closing of a request. `stored` applies it, in number order, unless another answer was first."""
 
-        def then(answer: Answer) -> None:
+        def on_answer(answer: Answer) -> None:
             if isinstance(answer, Receipt):
                 self._forget(opened)
                 stored()
 
-        return self._recorder.put(CloseRequest(notice), then=then, otherwise=otherwise)
+        return self._recorder.put(CloseRequest(notice), on_answer=on_answer, on_failure=on_failure)
 
     def _forget(self, opened: _Open) -> None:
         """Remove a closed request. Clients that show one batch at a time pause before the next one."""
@@ -453,7 +455,7 @@ class Approvals:
         if self._batches.pop(opened.id, None) is not None:
             self._closed_at = asyncio.get_running_loop().time()
 
-    def _shown(self) -> _OpenBatch | None:
+    def _displayed_batch(self) -> _OpenBatch | None:
         """Return the batch that is shown. None right after one was closed: a cancel that arrives then was meant for
         it.
         """
@@ -508,10 +510,12 @@ class Approvals:
         again = partial(self._arm, opened)
         if isinstance(opened, _OpenPermission):
             notice = permission_notice(opened.request, granted=False, denied=True, withdrawn=True)
-            self._put(opened, notice, partial(_resolve, opened, opened.answer, _Decision("deny", expired=True)), again)
+            self._put_closing(
+                opened, notice, partial(_resolve, opened, opened.answer, _Decision("deny", expired=True)), again
+            )
         elif isinstance(opened, _OpenBatch):
             closing = question_notice(opened.request, withdrawn=True)
-            self._put(opened, closing, partial(_resolve, opened, opened.answer, None), again)
+            self._put_closing(opened, closing, partial(_resolve, opened, opened.answer, None), again)
 
     def _all(self) -> list[_Open]:
         return [*self._permissions.values(), *self._batches.values()]

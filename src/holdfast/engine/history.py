@@ -30,10 +30,10 @@ from holdfast.domain.model_requests import ModelInfo
 __all__ = ["conversation", "has_user_text", "shortened", "size_of"]
 
 _LONG_RESULT = 2_000
-_FEW = 3
+_MIN_MESSAGES = 3
 
 _LOST_RESULT = "No result: this call was interrupted. It may have had effects."
-_PICTURE_FOLLOWS = "[The image is in the message after the results.]"
+_IMAGE_FOLLOWS = "[The image is in the message after the results.]"
 _IMAGES_LEFT_OUT = "[An image was attached, but this model cannot see images.]"
 
 
@@ -76,13 +76,13 @@ def shortened(messages: Sequence[Message]) -> Sequence[Message]:
 
     Returns the same conversation if it cannot be shortened.
     """
-    cut = [msgspec.structs.replace(message, parts=tuple(map(_cut, message.parts))) for message in messages]
-    if size_of(cut) <= size_of(messages) // 2 or len(messages) <= _FEW:
+    cut = [msgspec.structs.replace(message, parts=tuple(map(_cut_result, message.parts))) for message in messages]
+    if size_of(cut) <= size_of(messages) // 2 or len(messages) <= _MIN_MESSAGES:
         return cut if cut != list(messages) else messages
     return [cut[0], *cut[len(cut) // 2 :]]
 
 
-def _cut(part: Part) -> Part:
+def _cut_result(part: Part) -> Part:
     match part:
         case ToolResultPart(data=result) if len(result.content) > _LONG_RESULT:
             half = _LONG_RESULT // 2
@@ -177,28 +177,28 @@ def _add_assistant(
     else:
         out.append(msgspec.structs.replace(message, parts=parts))
     answer = out[-1]
-    pictures: list[Part] = []
+    images: list[Part] = []
     for part in parts:
         if isinstance(part, ToolCallPart):
             call = part.data
             result = results.get(call.id) or ToolResult(call.id, call.name, _LOST_RESULT, "", is_error=True)
             if result.data and info.supports_images and not info.takes_media_in_results:
-                pictures.append(_picture_of(result))
+                images.append(_image_message(result))
                 result = msgspec.structs.replace(
-                    result, data="", mime_type="", content=f"{result.content}\n{_PICTURE_FOLLOWS}"
+                    result, data="", mime_type="", content=f"{result.content}\n{_IMAGE_FOLLOWS}"
                 )
             out.append(_answer(answer, result, info))
-    if pictures:
+    if images:
         id = MessageId(f"{answer.id}:pictures")
-        out.append(msgspec.structs.replace(answer, role="user", id=id, parts=tuple(pictures)))
+        out.append(msgspec.structs.replace(answer, role="user", id=id, parts=tuple(images)))
 
 
-def _picture_of(result: ToolResult) -> Part:
+def _image_message(result: ToolResult) -> Part:
     """Send an image of a tool result in a user message after it, because most providers accept none in a result."""
     try:
         return BinaryPart(Binary(f"{result.name}-{result.tool_call_id}", result.mime_type, b64decode(result.data)))
     except ValueError:
-        return TextPart(Text("[The picture of this result is damaged.]"))
+        return TextPart(Text("[The image of this result is damaged.]"))
 
 
 def _assistant_parts(message: Message, info: ModelInfo) -> Iterable[Part]:

@@ -77,10 +77,12 @@ def repair(
             continue
         closed = message
         if message.finish is None:
-            closed = _closed(message, finish_for(ending, factory.now), factory.now)
+            closed = _close_message(message, finish_for(ending, factory.now), factory.now)
             put.append(closed)
         has_final_message = closed.finish is not None and closed.finish.reason != "tool_use"
-        put.extend(_cut_off(factory, call, ending, acted) for call in closed.tool_calls if call.id not in answered)
+        put.extend(
+            _missing_result(factory, call, ending, acted) for call in closed.tool_calls if call.id not in answered
+        )
     if not has_final_message and ending.adds_final_message:
         put.append(factory.final_message(finish_for(ending, factory.now)))
     return RepairedTurn(tuple(put), tuple(delete))
@@ -95,7 +97,7 @@ def finish_for(ending: TurnEnd, now: int) -> Finish:
     return Finish("error", now, ending.title, ending.details)
 
 
-def _closed(message: Message, finish: Finish, now: int) -> Message:
+def _close_message(message: Message, finish: Finish, now: int) -> Message:
     parts: list[Part] = []
     for part in message.parts:
         match part:
@@ -108,7 +110,7 @@ def _closed(message: Message, finish: Finish, now: int) -> Message:
     return msgspec.structs.replace(message, parts=(*parts, FinishPart(finish)))
 
 
-def _cut_off(factory: MessageFactory, call: ToolCall, ending: TurnEnd, acted: Collection[ToolCallId]) -> Message:
+def _missing_result(factory: MessageFactory, call: ToolCall, ending: TurnEnd, acted: Collection[ToolCallId]) -> Message:
     texts = _CALL_CUT_OFF if call.id in acted else _CALL_NOT_RUN
     text = texts.get(ending.outcome, texts["failed"])
     return factory.tool(ToolResult(call.id, call.name, text, "", is_error=True))

@@ -97,7 +97,7 @@ class Inputs:
             raise self._engine.retries.refusal()
         placement = _Placement(self._engine, run)
         admit = Admit(run, body_hash(prompt), prompt.attachments, prompt.brief)
-        answer = await self._engine.recorder.put(admit, then=placement.stored)
+        answer = await self._engine.recorder.put(admit, on_answer=placement.stored)
         if isinstance(answer, Refusal):
             errors = {"unknown_session": UnknownSession(), "busy": SessionBusy()}
             return await self._repeat_response(prompt, errors.get(answer.reason, RunIdTaken()))
@@ -231,14 +231,14 @@ class Inputs:
             if isinstance(answer, Receipt):
                 runs = [run.run_id for run in answer.runs]
                 add_late_runs(runs)
-                told = (engine.dispatch(session, run_lifecycle.CancelRun(run)) for run in runs)
-                refused.extend(refusal for refusal in told if refusal is not None)
+                refusals = (engine.dispatch(session, run_lifecycle.CancelRun(run)) for run in runs)
+                refused.extend(refusal for refusal in refusals if refusal is not None)
 
         future = engine.recorder.put(
             operation,
-            then=stored,
+            on_answer=stored,
             # If the write failed there is no log to consult; cancel everything currently in the lane.
-            otherwise=lambda: engine.dispatch(session, event),
+            on_failure=lambda: engine.dispatch(session, event),
             hold=engine.hold_for_ends(session),
         )
         try:
@@ -250,15 +250,15 @@ class Inputs:
             raise UnknownRun
         return refused
 
-    async def _rearrange(self, operation: Operation, tell: Callable[[], bool]) -> None:
+    async def _rearrange(self, operation: Operation, apply_change: Callable[[], bool]) -> None:
         """Store a change of the queue, then apply it. Raises `NotWaiting` if the run was started meanwhile."""
         is_done = False
 
         def stored(answer: Answer) -> None:
             nonlocal is_done
-            is_done = isinstance(answer, Receipt) and tell()
+            is_done = isinstance(answer, Receipt) and apply_change()
 
-        await self._engine.recorder.put(operation, then=stored)
+        await self._engine.recorder.put(operation, on_answer=stored)
         if not is_done:
             raise NotWaiting
 
@@ -281,8 +281,8 @@ class _Placement:
         run = self._run
         self.refusal = self._engine.dispatch(run.session_id, run_lifecycle.Accept(run.run_id, run.delivery))
         if self.refusal is not None:
-            said = (entry.event for entry in answer.entries)
-            marked = [event.change.object.run_id for event in said if isinstance(event, RunEvent)]
+            events = (entry.event for entry in answer.entries)
+            marked = [event.change.object.run_id for event in events if isinstance(event, RunEvent)]
             # A run that was cancelled meanwhile keeps its mark: the mark belongs to that cancel as well.
             others = (other for other in marked if other != run.run_id)
             spared = tuple(other for other in others if not self._is_cancelled(other))

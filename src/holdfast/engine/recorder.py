@@ -3,9 +3,9 @@
 Theory of operation. Storage never publishes and the bus never stores; the recorder does both. One batch of writes is
 committed at a time; writes that are put meanwhile form the next batch, so a slow disk makes batches larger instead of
 callers slower. After the commit, each write of the batch is completed in the order of its event numbers, in one step of
-the event loop: `then` (which dispatches inputs to their lanes), then publication; the callers are resumed after that.
-The order of publication and of dispatched inputs is therefore the order of numbers, in whatever order the callers are
-resumed.
+the event loop: `on_answer` (which dispatches inputs to their lanes), then publication; the callers are resumed after
+that. The order of publication and of dispatched inputs is therefore the order of numbers, in whatever order the callers
+are resumed.
 
 A write has its place in the order from the moment it is put. It may carry a *hold*: a future that is done once another
 write that follows from it has been put, such as the end that a cancel causes. The batch is not committed before its
@@ -39,7 +39,7 @@ __all__ = ["Inbox", "Recorder", "decode_entries"]
 Inbox: TypeAlias = Callable[[Sequence[Entry]], Awaitable[None]]
 """Applies and publishes inputs that other nodes have stored. Raises `StorageError` before it has applied any."""
 
-_READ_AGAIN_SECONDS = 0.05
+_READ_RETRY_SECONDS = 0.05
 """Pause between two attempts to read the last batch after an unknown result."""
 _PAGE_SIZE = 500
 _LARGE_BATCH = 32
@@ -56,8 +56,8 @@ class _Item(msgspec.Struct):
     """A write that was put, with its callbacks and the future of its caller."""
 
     write: Write
-    then: Callable[[Answer], None] | None
-    otherwise: Callable[[], object] | None
+    on_answer: Callable[[Answer], None] | None
+    on_failure: Callable[[], object] | None
     announce: Callable[[Receipt], None] | None
     future: asyncio.Future[Answer]
 
@@ -102,14 +102,14 @@ class Recorder:
         self,
         *operations: Operation,
         sync: bool = True,
-        then: Callable[[Answer], None] | None = None,
-        otherwise: Callable[[], object] | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+        on_failure: Callable[[], object] | None = None,
         announce: Callable[[Receipt], None] | None = None,
         hold: asyncio.Future[None] | None = None,
     ) -> asyncio.Future[Answer]:
         """Store the operations in one transaction and return a future of the answer.
 
-        `then` is called with the answer, in number order, before the events are published; `otherwise` is called
+        `on_answer` is called with the answer, in number order, before the events are published; `on_failure` is called
         instead if they could not be stored. `announce` replaces the publication to the outlet. All of them are called
         even if the caller no longer waits for the future. `hold` delays the batch until it is done.
         """
@@ -117,7 +117,7 @@ class Recorder:
         if hold is not None:
             self._holds.append(hold)
             hold.add_done_callback(self._release)
-        self._waiting.append(_Item(Write(operations, sync=sync), then, otherwise, announce, future))
+        self._waiting.append(_Item(Write(operations, sync=sync), on_answer, on_failure, announce, future))
         # A batch that is large enough now is not delayed by its holds any longer.
         self._release()
         self._start()
@@ -192,7 +192,7 @@ class Recorder:
             try:
                 ticket, answers = await self._ledger.last_batch(self.record.id, self.record.epoch)
             except (StorageUnavailable, StorageUnknown):
-                await asyncio.sleep(_READ_AGAIN_SECONDS)
+                await asyncio.sleep(_READ_RETRY_SECONDS)
                 continue
             if ticket == self._ticket:
                 return answers
@@ -233,7 +233,7 @@ class Recorder:
                 await self._apply(page)
             except StorageError:
                 # The batch is stored, so its callers need an answer, and the inputs precede it.
-                await asyncio.sleep(_READ_AGAIN_SECONDS)
+                await asyncio.sleep(_READ_RETRY_SECONDS)
         self._newest = max(last, self._newest)
 
     async def _apply(self, page: Sequence[tuple[int, bytes]]) -> None:
@@ -243,8 +243,8 @@ class Recorder:
 
     def _fail(self, item: _Item, error: Exception) -> None:
         try:
-            if item.otherwise is not None:
-                item.otherwise()
+            if item.on_failure is not None:
+                item.on_failure()
         except Exception as fault:
             # As in `_complete`: the other callers of the batch still get their error.
             context = {"message": "a callback of a failed write failed", "exception": fault}
@@ -259,8 +259,8 @@ class Recorder:
         if not item.future.done():
             item.future.set_result(answer)
         try:
-            if item.then is not None:
-                item.then(answer)
+            if item.on_answer is not None:
+                item.on_answer(answer)
             if isinstance(answer, Receipt):
                 (item.announce or self._publish)(answer)
         except Exception as error:

@@ -83,23 +83,27 @@ class UnansweredRequests:
             case PermissionNotificationEvent(change=notice) if notice.object.granted or notice.object.denied:
                 self._open.pop(notice.object.id, None)
                 if notice.object.granted:
-                    self._answered(notice.object.id)
+                    self._mark_answered(notice.object.id)
             case QuestionNotificationEvent(change=closed):
                 self._open.pop(closed.object.batch_id, None)
-                self._answered(closed.object.batch_id)
+                self._mark_answered(closed.object.batch_id)
             case _:
                 pass
 
-    def _answered(self, request: str) -> None:
+    def _mark_answered(self, request: str) -> None:
         if request in self._calls:
             self.not_run.discard(self._calls[request])
 
     def withdrawn(self) -> list[ClosingEvent]:
         """Return the events that withdraw the open requests. They name no client, because none answered."""
-        return [_withdrawn(request) for request in self._open.values()]
+        return [_withdrawal(request) for request in self._open.values()]
 
 
+<<<<<<< HEAD
 def _withdrawn(request: PermissionRequest | QuestionRequest) -> ClosingEvent:
+=======
+def _withdrawal(request: PermissionRequest | QuestionRequest) -> ApprovalEvent:
+>>>>>>> main
     if isinstance(request, QuestionRequest):
         closed = QuestionNotification(request.id, request.session_id, withdrawn=True)
         return QuestionNotificationEvent(Change("created", closed))

@@ -10,7 +10,7 @@ from holdfast.domain.errors import ProviderError, Trouble
 
 __all__ = ["RetryPolicy", "retry_delay"]
 
-_PASSING: frozenset[Trouble] = frozenset({"busy", "connection", "cut", "loading", "stalled"})
+_TRANSIENT: frozenset[Trouble] = frozenset({"busy", "connection", "cut", "loading", "stalled"})
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 def retry_delay(policy: RetryPolicy, error: ProviderError, failures: int) -> float | None:
     """Return the seconds until the next attempt after `failures` failed ones; None if there is no further attempt."""
-    if error.trouble not in _PASSING or failures > policy.attempts(error.trouble):
+    if error.trouble not in _TRANSIENT or failures > policy.attempts(error.trouble):
         return None
     if error.trouble == "loading":
         return policy.loading_interval

@@ -63,23 +63,23 @@ def add_hook_output(outcome: ToolOutcome, before: HookOutcome, after: HookOutcom
     notes.append(after.context)
     content = "\n\n".join(piece for piece in (outcome.content, *notes) if piece)
     reports = {"hook": before.report, "post_hook": after.report}
-    said = {name: report for name, report in reports.items() if report}
-    if not said and content == outcome.content and not after.halts:
+    present = {name: report for name, report in reports.items() if report}
+    if not present and content == outcome.content and not after.halts:
         return outcome
     return msgspec.structs.replace(
         outcome,
         content=content,
-        metadata=_merge_metadata(outcome.metadata, said) if said else outcome.metadata,
+        metadata=_merge_metadata(outcome.metadata, present) if present else outcome.metadata,
         stops_turn=outcome.stops_turn or after.halts,
     )
 
 
-def _merge_metadata(metadata: str, said: dict[str, dict[str, object]]) -> str:
+def _merge_metadata(metadata: str, present: dict[str, dict[str, object]]) -> str:
     try:
         known = json.loads(metadata) if metadata else {}
     except ValueError:
         known = {}
-    return json.dumps({**known, **said} if isinstance(known, dict) else said, ensure_ascii=False)
+    return json.dumps({**known, **present} if isinstance(known, dict) else present, ensure_ascii=False)
 
 
 # Execution of the tool calls of one step.

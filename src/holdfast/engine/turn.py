@@ -130,8 +130,8 @@ class Turn:
             answer = await self._recorder.put(
                 *self._with_cost(operations, due),
                 sync=sync,
-                then=lambda answer: unpaid() if isinstance(answer, Refusal) else self._stored(operations),
-                otherwise=unpaid,
+                on_answer=lambda answer: unpaid() if isinstance(answer, Refusal) else self._stored(operations),
+                on_failure=unpaid,
             )
         except StorageError:
             self._unanswered -= 1
@@ -278,7 +278,7 @@ class Turn:
 
     async def store_open_message(self) -> Message:
         """Store the open message in full, so that its tool calls are stored before they run."""
-        message = self._take_whole()
+        message = self._complete_message()
         await self.record(PutMessage(message))
         return message
 
@@ -377,8 +377,8 @@ class Turn:
     def _publish(self, growth: MessagePart) -> None:
         self._outlet.publish_live(MessagePartEvent(growth))
         # Structure is stored at once, so that a crash cannot lose a tool call; text may lose its last deltas.
-        if _is_structural(growth) and self._may_put_whole():
-            message = self._take_whole()
+        if _is_structural(growth) and self._may_store_whole():
+            message = self._complete_message()
             self._recorder.put(PutMessage(message), sync=False, announce=partial(self._announce, message))
             return
         self._growth.append(growth)
@@ -400,14 +400,14 @@ class Turn:
                 if part.content != stored.get(part.part):
                     self._outlet.publish_live(MessagePartEvent(part))
 
-    def _may_put_whole(self) -> bool:
+    def _may_store_whole(self) -> bool:
         """Return whether a change of structure stores the whole message: not if such writes already cost more than the
         message. The bytes written stay proportional to its length, whatever the number of tool calls.
         """
         size = 0 if self._open is None else self._open.size
         return self._spent <= 2 * size + 8_192
 
-    def _take_whole(self) -> Message:
+    def _complete_message(self) -> Message:
         if self._open is None:
             raise TurnClosed
         self._spent += self._open.size + 256

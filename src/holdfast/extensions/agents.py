@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.config.problems import Problem
+from holdfast.config.problems import FileProblem
 from holdfast.config.trust import content_digest
 from holdfast.domain.extensions import SubagentInfo
 from holdfast.domain.tools import INTERACTIVE_TOOLS, Tool, canonical_tool_name
@@ -17,7 +17,7 @@ from holdfast.engine.run_context import SubagentType
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.markdown_dir import CachedScan, MarkdownDirectory, MarkdownFile, ScannedExtension
 from holdfast.extensions.markdown_document import (
-    Document,
+    MarkdownDocument,
     Value,
     file_problem,
     first_error,
@@ -50,7 +50,7 @@ class AgentFile(msgspec.Struct, frozen=True):
     trust_keys: tuple[tuple[str, int], ...] = ()
     model_line: int = 0
     tools_line: int = 0
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
     @property
     def error(self) -> str:
@@ -62,10 +62,10 @@ def parse_agent(file: MarkdownFile) -> AgentFile:
     """Parse an agent file. Problems are stored in the result."""
     document = parse_file(file)
     name = file.name.rpartition(":")[2]
-    if not isinstance(document, Problem):
+    if not isinstance(document, FileProblem):
         name = text_field(document, "name") or name
         document = _first_problem(file, document, name) or document
-    if isinstance(document, Problem):
+    if isinstance(document, FileProblem):
         return AgentFile(name, file.path, file.folder.owner, problems=(document,))
     tools = _tools(document)
     model = resolve_model_alias(text_field(document, "model"))
@@ -86,7 +86,7 @@ def parse_agent(file: MarkdownFile) -> AgentFile:
     )
 
 
-def _first_problem(file: MarkdownFile, document: Document, name: str) -> Problem | None:
+def _first_problem(file: MarkdownFile, document: MarkdownDocument, name: str) -> FileProblem | None:
     if not _NAME.fullmatch(name):
         text = "expected a letter, then letters, digits, hyphens or underscores."
         return file_problem(file, document.lines.get("name", 0), text, "name")
@@ -111,7 +111,7 @@ def _are_names(value: Value) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
-def _tools(document: Document) -> tuple[str, ...] | None:
+def _tools(document: MarkdownDocument) -> tuple[str, ...] | None:
     if "tools" not in document.fields:
         return None
     found = split_list(document.fields["tools"])
@@ -130,7 +130,7 @@ class FoundAgents(msgspec.Struct, frozen=True):
     """Result of a scan. Project agents take precedence over user agents of the same name."""
 
     usable: tuple[AgentFile, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
     hidden: tuple[AgentFile, ...] = ()
     """Agents with the same name as one of higher precedence."""
 

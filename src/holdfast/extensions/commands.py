@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.config.problems import Problem
+from holdfast.config.problems import FileProblem
 from holdfast.config.trust import content_digest
 from holdfast.domain.extensions import CommandArgument, CommandInfo, CommandSource
 from holdfast.domain.permission_rules import BadRule, parse_rules
@@ -19,7 +19,7 @@ from holdfast.domain.runs import PromptExpansion
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.markdown_dir import CachedScan, MarkdownDirectory, MarkdownFile, ScannedExtension
 from holdfast.extensions.markdown_document import (
-    Document,
+    MarkdownDocument,
     file_problem,
     first_error,
     model_problems,
@@ -32,7 +32,7 @@ from holdfast.extensions.skills.skills import Skills
 
 __all__ = [
     "COMMAND_NAME",
-    "Command",
+    "CommandFile",
     "CommandProvider",
     "Commands",
     "FoundCommands",
@@ -53,14 +53,14 @@ _PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9]|[A-Z][A-Z0-9_]*)\b")
 _POSITIONAL_PLACEHOLDER = re.compile(r"\$(?:ARGUMENTS|[1-9])\b")
 _SHELL_LINE = re.compile(r"(?<!`)!`[^`\n]+`(?!`)")
 _SHELL_LINE_NOTE = (
-    "(Where !`…` stands above, the output of that command is meant. Run those commands first, with the bash tool,"
-    " each as it stands there.)"
+    "(Each !`…` above stands for the output of a command. Run these commands first with the bash tool, exactly as"
+    " written.)"
 )
 _MENTION = re.compile(r"(?<![\w@/.])@(?:agent-)?([A-Za-z][\w-]*)(?![\w/@]|\.\w)")
 _PREFIXES = ("user:", "project:")
 
 
-class Command(msgspec.Struct, frozen=True):
+class CommandFile(msgspec.Struct, frozen=True):
     """A command definition. It is unusable if its problems contain an error.
 
     `model` and `allow` are the values of the front matter; those of a project take effect when its file is trusted.
@@ -78,7 +78,7 @@ class Command(msgspec.Struct, frozen=True):
     trust_keys: tuple[tuple[str, int], ...] = ()
     """Keys that require trust, with their lines."""
     model_line: int = 0
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
     @property
     def error(self) -> str:
@@ -86,18 +86,18 @@ class Command(msgspec.Struct, frozen=True):
         return first_error(self.problems)
 
 
-def parse_command(file: MarkdownFile) -> Command:
+def parse_command(file: MarkdownFile) -> CommandFile:
     """Parse a command file. Problems are stored in the result."""
     document = parse_file(file)
-    if not isinstance(document, Problem):
+    if not isinstance(document, FileProblem):
         document = _first_problem(file, document) or document
-    if isinstance(document, Problem):
-        return Command(file.name, file.path, file.folder.owner, problems=(document,))
+    if isinstance(document, FileProblem):
+        return CommandFile(file.name, file.path, file.folder.owner, problems=(document,))
     allow, problems = _parse_allowed_tools(file, document)
     model = resolve_model_alias(text_field(document, "model"))
     keys = [key for key, wanted in (("model", model), ("allowed-tools", allow)) if wanted]
     is_project = file.folder.owner == "project"
-    return Command(
+    return CommandFile(
         file.name,
         file.path,
         file.folder.owner,
@@ -118,7 +118,7 @@ def named_arguments(body: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in _NAMED_PLACEHOLDER.findall(body) if name != "ARGUMENTS"))
 
 
-def _first_problem(file: MarkdownFile, document: Document) -> Problem | None:
+def _first_problem(file: MarkdownFile, document: MarkdownDocument) -> FileProblem | None:
     if not document.body.strip():
         return file_problem(file, document.body_line, "there is no text below: it would be an empty prompt.")
     if not re.fullmatch(COMMAND_NAME, file.name):
@@ -126,19 +126,21 @@ def _first_problem(file: MarkdownFile, document: Document) -> Problem | None:
     return None
 
 
-def _parse_allowed_tools(file: MarkdownFile, document: Document) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+def _parse_allowed_tools(
+    file: MarkdownFile, document: MarkdownDocument
+) -> tuple[tuple[str, ...], tuple[FileProblem, ...]]:
     key = "allowed-tools"
     kept: list[str] = []
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     for text in split_list(document.fields.get(key)):
         try:
             kept.append(parse_rules(text, "allow")[-1].ours)
         except BadRule as error:
-            problems.append(Problem("warning", file.path, document.lines[key], key, str(error)))
+            problems.append(FileProblem("warning", file.path, document.lines[key], key, str(error)))
     return tuple(kept), tuple(problems)
 
 
-def _argument_hint(document: Document) -> str:
+def _argument_hint(document: MarkdownDocument) -> str:
     value = document.fields.get("argument-hint", "")
     if isinstance(value, list):
         return f"[{', '.join(item for item in value if isinstance(item, str))}]"
@@ -228,9 +230,9 @@ class CommandProvider(Protocol):
 class FoundCommands(msgspec.Struct, frozen=True):
     """Result of a scan. Project commands take precedence over user commands of the same name."""
 
-    usable: tuple[Command, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    hidden: tuple[Command, ...] = ()
+    usable: tuple[CommandFile, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
+    hidden: tuple[CommandFile, ...] = ()
     """Commands with the same name as one of higher precedence."""
 
 
@@ -272,13 +274,13 @@ class Commands(ScannedExtension[FoundCommands]):
                 return PromptExpansion(rendered, name)
         return None
 
-    def withheld_keys(self, command: Command) -> tuple[str, ...]:
+    def withheld_keys(self, command: CommandFile) -> tuple[str, ...]:
         """Return the front matter keys that have no effect until the file is trusted."""
         if not command.trust_keys or self._trust.is_file_trusted(command.path, command.digest):
             return ()
         return tuple(key for key, _ in command.trust_keys)
 
-    def _to_note(self, command: Command) -> CommandInfo:
+    def _to_note(self, command: CommandFile) -> CommandInfo:
         source: CommandSource = "project" if command.owner == "project" else "user"
         withheld = self.withheld_keys(command)
         return CommandInfo(
@@ -294,14 +296,14 @@ class Commands(ScannedExtension[FoundCommands]):
         )
 
 
-def _select(commands: Sequence[Command]) -> FoundCommands:
+def _select(commands: Sequence[CommandFile]) -> FoundCommands:
     usable = {command.name: command for command in commands if not command.error}
     hidden = tuple(command for command in commands if not command.error and usable[command.name] is not command)
     problems = tuple(problem for item in commands for problem in item.problems)
     return FoundCommands(tuple(usable.values()), problems, hidden)
 
 
-def _find_command(name: str, commands: Sequence[Command]) -> Command | None:
+def _find_command(name: str, commands: Sequence[CommandFile]) -> CommandFile | None:
     """Find a command by its full name, with or without an owner prefix, or by its last component if that is unique."""
     for prefix in ("", *_PREFIXES):
         if name.startswith(prefix):
@@ -332,7 +334,7 @@ class SkillCommands:
         if skill is None:
             return None
         words = [
-            f"Use the skill {skill.name}. Paths in it count from {skill.directory}. Its instructions:",
+            f"Use the skill {skill.name}. Paths in it are relative to {skill.directory}. Its instructions:",
             await self._skills.instructions(skill),
             f"The task:\n\n{arguments}" if arguments else "",
         ]

@@ -20,7 +20,7 @@ from holdfast.extensions.skills.skills import Skills
 __all__ = ["Extensions"]
 
 _MENTION_NOTE = (
-    "(With the @ the user names agents: {}. Send what belongs to each of them with the agent tool, its name as agent.)"
+    "(The user mentions agents with @: {}. Delegate the task of each one with the agent tool, with its name as agent.)"
 )
 _log = logging.getLogger("holdfast.server")
 
@@ -63,7 +63,8 @@ class Extensions:
 
     def tools(self) -> Sequence[Tool]:
         """Return the tools of all extensions, without disabled ones."""
-        disabled = frozenset(map(canonical_tool_name, self.context.configuration.settings.options.disabled_tools))
+        settings = self.context.configuration.settings
+        disabled = frozenset(map(canonical_tool_name, settings.options.disabled_tools))
         available = (tool for extension in self._all for tool in extension.tools())
         return tuple(tool for tool in available if tool.spec.name not in disabled)
 

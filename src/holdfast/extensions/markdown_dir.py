@@ -9,7 +9,6 @@ share a scan and wait for a limited time. There is no file watcher (decision 18)
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Literal, TypeAlias, TypeVar
 
@@ -21,6 +20,7 @@ from holdfast.extensions.search_paths import SearchPath
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import read_within
+from holdfast.workspace.short_calls import ShortCalls
 
 __all__ = ["CachedScan", "Layout", "MarkdownDirectory", "MarkdownFile", "ScannedExtension", "read_file_within"]
 
@@ -66,7 +66,7 @@ class MarkdownDirectory(Generic[T]):
                 remaining -= seen[2] if seen is not None else 0
                 if remaining < 0:
                     too_much = MarkdownFile(
-                        path, name, folder, error="the directories contain more than is read: remove some files."
+                        path, name, folder, error="the directories contain more files than are read: remove some."
                     )
                     cache[path, folder] = (None, self._read(too_much))
                     continue
@@ -103,7 +103,7 @@ def read_file_within(path: str, within: str) -> bytes:
     except OSError as error:
         raise FileUnreadable(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
     if len(data) > MAX_FILE_SIZE:
-        raise FileUnreadable(f"{path} is larger than {MAX_FILE_SIZE // 1024} KiB: that is no configuration.")
+        raise FileUnreadable(f"{path} is larger than {MAX_FILE_SIZE // 1024} KiB, the limit.")
     return data
 
 
@@ -164,7 +164,6 @@ def _name_of(path: str, top: str, layout: Layout) -> str:
 
 _LOCK_TIMEOUT = 1.0
 _MAX_CONCURRENT_SCANS = 4
-_FAST_SCAN = 0.001
 _log = logging.getLogger("holdfast.server")
 
 
@@ -179,7 +178,7 @@ class CachedScan(Generic[T]):
         self._tasks = TaskOwner()
         self._latest_task: asyncio.Task[None] | None = None
         self._last_started = self._last_applied = 0
-        self._duration = _LOCK_TIMEOUT
+        self._calls = ShortCalls()
         self.current = initial
         """Result of the last scan."""
 
@@ -194,9 +193,9 @@ class CachedScan(Generic[T]):
 
     async def rescan(self, seconds: float = _LOCK_TIMEOUT) -> T:
         """Scan and return the result; the previous result if the scan takes longer than `seconds`."""
-        if self._duration < _FAST_SCAN:
+        if self._calls.is_short:
             self._last_started += 1
-            self._apply(self._last_started, self._timed_scan())
+            self._apply(self._last_started, self._scan_safely())
         else:
             await asyncio.wait((self._start(),), timeout=seconds)
         return self.current
@@ -210,18 +209,15 @@ class CachedScan(Generic[T]):
     async def _scan_in_thread(self) -> None:
         self._last_started += 1
         number = self._last_started
-        self._apply(number, await asyncio.to_thread(self._timed_scan))
+        self._apply(number, await asyncio.to_thread(self._scan_safely))
 
-    def _timed_scan(self) -> T | None:
-        """Scan and measure the duration. Returns None if the scan failed."""
-        began = time.perf_counter()
+    def _scan_safely(self) -> T | None:
+        """Scan. Returns None if the scan failed."""
         try:
-            return self._scan()
+            return self._calls.measure(self._scan)
         except Exception:
             _log.exception("a scan for extensions failed")
             return None
-        finally:
-            self._duration = time.perf_counter() - began
 
     def _apply(self, number: int, found: T | None) -> None:
         if found is not None and number > self._last_applied:

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.config.problems import Problem
+from holdfast.config.problems import FileProblem
 from holdfast.extensions.markdown_dir import MarkdownFile
 
 __all__ = [
-    "Document",
+    "MarkdownDocument",
     "Value",
     "file_problem",
     "first_error",
@@ -38,7 +38,7 @@ _MAX_LENGTH = 65_536
 _MAX_DEPTH = 8
 
 
-class Document(msgspec.Struct, frozen=True):
+class MarkdownDocument(msgspec.Struct, frozen=True):
     """A parsed file. `problem` is the line and the message of the first error in the front matter."""
 
     fields: dict[str, Value]
@@ -62,24 +62,26 @@ class _Line(msgspec.Struct, frozen=True):
     text: str
 
 
-def parse(text: str) -> Document:
+def parse(text: str) -> MarkdownDocument:
     """Parse a file. Never raises. A file without front matter consists of the body only."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if lines[0].rstrip() != "---":
-        return Document({}, {}, "\n".join(lines))
+        return MarkdownDocument({}, {}, "\n".join(lines))
     end = next((index for index, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
     if not end:
-        return Document({}, {}, "", problem=(1, "the front matter has no end: close it with a line of three dashes."))
+        return MarkdownDocument(
+            {}, {}, "", problem=(1, "the front matter has no end: close it with a line of three dashes.")
+        )
     body = "\n".join(lines[end + 1 :])
     if end > _MAX_LINES or sum(map(len, lines[:end])) > _MAX_LENGTH:
-        return Document({}, {}, body, end + 2, (1, "the front matter is too long: move text below it."))
+        return MarkdownDocument({}, {}, body, end + 2, (1, "the front matter is too long: move text below it."))
     parser = _FrontMatterParser(lines[1:end])
     try:
         fields = parser.table(0, 0)
         parser.expect_end()
     except _ParseError as error:
-        return Document({}, parser.lines, body, end + 2, (error.line, error.text))
-    return Document(fields, parser.lines, body, end + 2)
+        return MarkdownDocument({}, parser.lines, body, end + 2, (error.line, error.text))
+    return MarkdownDocument(fields, parser.lines, body, end + 2)
 
 
 def split_list(value: "Value | None") -> tuple[str, ...]:
@@ -264,7 +266,7 @@ def _unquote(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), inside, flags=re.S)
 
 
-def parse_file(file: MarkdownFile) -> Document | Problem:
+def parse_file(file: MarkdownFile) -> MarkdownDocument | FileProblem:
     """Parse the file, or return the first problem that prevents parsing."""
     if file.error:
         return file_problem(file, 0, file.error)
@@ -276,26 +278,26 @@ def parse_file(file: MarkdownFile) -> Document | Problem:
     return document if document.problem is None else file_problem(file, *document.problem)
 
 
-def file_problem(file: MarkdownFile, line: int, text: str, key: str = "") -> Problem:
+def file_problem(file: MarkdownFile, line: int, text: str, key: str = "") -> FileProblem:
     """Return a problem that makes the file unusable."""
-    return Problem("error", file.path, line, key, text)
+    return FileProblem("error", file.path, line, key, text)
 
 
-def text_field(document: Document, key: str) -> str:
+def text_field(document: MarkdownDocument, key: str) -> str:
     """Return the text of a key, or an empty string if it is not a text."""
     value = document.fields.get(key, "")
     return value.strip() if isinstance(value, str) else ""
 
 
-def model_problems(file: MarkdownFile, document: Document) -> tuple[Problem, ...]:
+def model_problems(file: MarkdownFile, document: MarkdownDocument) -> tuple[FileProblem, ...]:
     """Return a warning if the model is not a text."""
     if isinstance(document.fields.get("model", ""), str):
         return ()
     text = "expected the name of a model: the default model is used."
-    return (Problem("warning", file.path, document.lines["model"], "model", text),)
+    return (FileProblem("warning", file.path, document.lines["model"], "model", text),)
 
 
-def first_error(problems: Iterable[Problem]) -> str:
+def first_error(problems: Iterable[FileProblem]) -> str:
     """Return the first error as text, or an empty string if there is none."""
     for problem in problems:
         if problem.severity == "error":

@@ -13,7 +13,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.locations import SettingsLocations
 from holdfast.config.trust import TrustStore, project_digest
 from holdfast.extensions.agents import AgentFile, parse_agent
-from holdfast.extensions.commands import Command, parse_command
+from holdfast.extensions.commands import CommandFile, parse_command
 from holdfast.extensions.hooks.hooks import load_claude_settings
 from holdfast.extensions.markdown_dir import MarkdownDirectory
 from holdfast.extensions.search_paths import agent_directories, claude_settings_files, command_directories
@@ -31,7 +31,7 @@ class TrustableFile(msgspec.Struct, frozen=True):
 
 def find_trustable_files(places: SettingsLocations, environment: Mapping[str, str]) -> tuple[TrustableFile, ...]:
     """Return all such files, trusted or not. Blocks."""
-    commands: MarkdownDirectory[Command] = MarkdownDirectory("files", parse_command)
+    commands: MarkdownDirectory[CommandFile] = MarkdownDirectory("files", parse_command)
     agents: MarkdownDirectory[AgentFile] = MarkdownDirectory("files", parse_agent)
     return (
         *_hooks(places, environment),
@@ -75,7 +75,7 @@ def _hooks(places: SettingsLocations, environment: Mapping[str, str]) -> Iterato
             yield TrustableFile(folder.path, file.digest, entries + disables)
 
 
-def _from_command(command: Command) -> TrustableFile:
+def _from_command(command: CommandFile) -> TrustableFile:
     values = {"model": command.model, "allowed-tools": ", ".join(command.allow)}
     entries = tuple((key, line, values.get(key, "")) for key, line in command.trust_keys)
     return TrustableFile(command.path, command.digest, entries)

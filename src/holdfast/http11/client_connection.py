@@ -15,12 +15,12 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
-from holdfast.http11.client_messages import ConnectionBroken, Head, InvalidResponse, ResponseParser
+from holdfast.http11.client_messages import ConnectionBroken, InvalidResponse, ResponseHead, ResponseParser
 
 __all__ = [
     "Abortable",
+    "ClientConnection",
     "ConnectError",
-    "Connection",
     "ConnectionPool",
     "ConnectionRefused",
     "Origin",
@@ -174,7 +174,7 @@ class RequestWatchdog:
             self._on_stall()
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection, for one request at a time. Created by `ConnectionPool.connect`."""
 
     def __init__(self, origin: Origin, pool: "ConnectionPool") -> None:
@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
                 return
         self._transport.writelines(request)
 
-    async def head(self) -> Head:
+    async def head(self) -> ResponseHead:
         """Wait for the head of the response. Raises `ConnectionBroken`."""
         assert self._parser is not None, "a request was sent"
         while self._parser.head is None:
@@ -383,14 +383,14 @@ class ConnectionPool:
     def __init__(self, *, keep_seconds: float = 50.0, max_idle: int | None = None) -> None:
         self._keep_seconds = keep_seconds
         self._max_idle = max_idle
-        self._idle: dict[Origin, list[Connection]] = {}
-        self._open: set[Connection] = set()
+        self._idle: dict[Origin, list[ClientConnection]] = {}
+        self._open: set[ClientConnection] = set()
         self._closings = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def pop_idle(self, origin: Origin) -> Connection | None:
+    def pop_idle(self, origin: Origin) -> ClientConnection | None:
         """Return an idle connection, the most recently used first, or None."""
         idle = self._idle.get(origin, [])
         while idle:
@@ -406,7 +406,7 @@ class ConnectionPool:
         watchdog: "RequestWatchdog",
         tls: ssl.SSLContext | None,
         seconds: float | None,
-    ) -> tuple[Connection, Head]:
+    ) -> tuple[ClientConnection, ResponseHead]:
         """Send head and body of a request, and return the connection and the head of the response.
 
         Raises `ConnectError`, `ConnectionBroken`, or `TimeoutError` if no connection could be made within `seconds`.
@@ -422,10 +422,10 @@ class ConnectionPool:
         fresh = await self.connect(origin, tls, seconds)
         return fresh, await _send(fresh, message, watchdog)
 
-    async def connect(self, origin: Origin, tls: ssl.SSLContext | None, seconds: float | None) -> Connection:
+    async def connect(self, origin: Origin, tls: ssl.SSLContext | None, seconds: float | None) -> ClientConnection:
         """Open a connection. Raises `ConnectError` or `TimeoutError`."""
         loop = asyncio.get_running_loop()
-        connection = Connection(origin, self)
+        connection = ClientConnection(origin, self)
         if not origin.path and not 0 < origin.port < 65_536:
             # The system would truncate the number and connect to another port.
             raise ConnectError(f"there is no port {origin.port}")
@@ -451,7 +451,7 @@ class ConnectionPool:
         self._open.add(connection)
         return connection
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: ClientConnection) -> None:
         """Keep an idle connection for the next request to the same origin."""
         idle = self._idle.setdefault(connection.origin, [])
         if self._max_idle is not None and len(idle) >= self._max_idle:
@@ -460,7 +460,7 @@ class ConnectionPool:
         idle.append(connection)
         connection.expire_after(self._keep_seconds)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         """Remove a connection that was closed, or that its user closes independently of the pool."""
         self._open.discard(connection)
         idle = self._idle.get(connection.origin)
@@ -481,7 +481,9 @@ class ConnectionPool:
             connection.abort()
 
 
-async def _send(connection: Connection, message: tuple[bytes, bytes], watchdog: "RequestWatchdog") -> Head:
+async def _send(
+    connection: ClientConnection, message: tuple[bytes, bytes], watchdog: "RequestWatchdog"
+) -> ResponseHead:
     try:
         connection.send(message, watchdog)
         return await connection.head()

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple, TypeAlias
 __all__ = [
     "IDEMPOTENT",
     "ConnectionBroken",
-    "Head",
     "InvalidResponse",
+    "ResponseHead",
     "ResponseParser",
     "quote",
     "serialize_request",
@@ -66,7 +66,7 @@ def serialize_request(method: str, target: str, headers: Iterable[tuple[str, str
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
-class Head(NamedTuple):
+class ResponseHead(NamedTuple):
     """Status and headers of a response. Names are in lower case; the values of repeated names are joined."""
 
     status: int
@@ -87,7 +87,7 @@ class ResponseParser:
     """
 
     def __init__(self, method: str = "GET") -> None:
-        self.head: Head | None = None
+        self.head: ResponseHead | None = None
         self.is_done = False
         self.has_begun = False
         """True if any byte of the response was received. If not, an idempotent request may be repeated."""
@@ -227,7 +227,7 @@ def _end_of_head(buffer: bytes) -> tuple[int, int]:
     return end, 4
 
 
-def _decode_head(raw: bytes) -> Head:
+def _decode_head(raw: bytes) -> ResponseHead:
     first, *lines = raw.replace(b"\r\n", b"\n").split(b"\n")
     version, _, rest = first.partition(b" ")
     status = rest[:3]
@@ -246,14 +246,14 @@ def _decode_head(raw: bytes) -> Head:
         fields.append((raw_name, raw_value))
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return Head(int(status), headers, version == b"HTTP/1.0", tuple(fields))
+    return ResponseHead(int(status), headers, version == b"HTTP/1.0", tuple(fields))
 
 
 def _is_number(text: bytes, max_length: int) -> bool:
     return 0 < len(text) <= max_length and text.isdigit()
 
 
-def _framing_of(head: Head, method: str) -> tuple[_Framing, int]:
+def _framing_of(head: ResponseHead, method: str) -> tuple[_Framing, int]:
     if method == "HEAD" or head.status in {204, 304}:
         return "none", 0
     coding = head.headers.get("transfer-encoding")

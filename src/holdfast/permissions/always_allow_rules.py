@@ -14,7 +14,7 @@ from holdfast.domain.permission_rules import BadRule, Scope, escape, parse_rules
 from holdfast.domain.tools import Permit
 from holdfast.domain.url_patterns import BadAddress, parse_address
 from holdfast.permissions.readonly_check import Place
-from holdfast.permissions.shell_lexer import Redirection, ShellCommand, ShellLine
+from holdfast.permissions.shell_lexer import Redirection, ShellLine, SimpleCommand
 from holdfast.permissions.wrapper_commands import read_line
 
 __all__ = [
@@ -55,12 +55,12 @@ def working_directory(text: str, line: ShellLine, place: Place) -> str | None:
     return there if there == place.real(posixpath.join(place.directory, target.text)) else None
 
 
-def command_scope(command: ShellCommand, directory: str, place: Place) -> Scope:
+def command_scope(command: SimpleCommand, directory: str, place: Place) -> Scope:
     """Return the directory of a command and, for a program that is not found by its name alone, its real path."""
     return Scope(directory, tuple(_programs((command,), directory, place)))
 
 
-def _programs(commands: Sequence[ShellCommand], directory: str, place: Place) -> list[str]:
+def _programs(commands: Sequence[SimpleCommand], directory: str, place: Place) -> list[str]:
     found: list[str] = []
     for command in commands:
         name = command.name
@@ -99,7 +99,7 @@ def _is_fixed(item: Redirection) -> bool:
     return item.is_descriptor or item.operator == "<<<" or item.target.text == "/dev/null"
 
 
-def command_rules(commands: Sequence[ShellCommand], text: str, line: ShellLine, place: Place) -> tuple[str, ...]:
+def command_rules(commands: Sequence[SimpleCommand], text: str, line: ShellLine, place: Place) -> tuple[str, ...]:
     """Return a rule for each of these commands; none if the directory they run in is not certain."""
     directory = working_directory(text, line, place)
     if directory is None:
@@ -108,7 +108,7 @@ def command_rules(commands: Sequence[ShellCommand], text: str, line: ShellLine, 
     return _parsable_rules(tuple(dict.fromkeys(rules)))
 
 
-def _words(command: ShellCommand) -> str:
+def _words(command: SimpleCommand) -> str:
     return " ".join(shlex.quote(escape(word)) for word in command.texts)
 
 
@@ -118,7 +118,7 @@ def line_rules(text: str, line: ShellLine, place: Place) -> tuple[str, ...]:
     return () if scope is None else _parsable_rules((f"bash(= {text.strip()}){scope}",))
 
 
-def is_plain(command: ShellCommand) -> bool:
+def is_plain(command: SimpleCommand) -> bool:
     """Return True if the words of a command determine its effect: no assignments, no unknown or expanded words, and it
     does not change the directory.
     """
@@ -126,7 +126,7 @@ def is_plain(command: ShellCommand) -> bool:
     return is_exact(command) and is_whole and command.name not in _MOVES
 
 
-def is_exact(command: ShellCommand) -> bool:
+def is_exact(command: SimpleCommand) -> bool:
     """Return True if a program receives exactly the words of a command, and no input that it may execute."""
     return all(word.is_literal for word in command.argv) and not command.is_fed
 

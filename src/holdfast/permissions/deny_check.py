@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.domain.permission_rules import Rule
 from holdfast.permissions.readonly_programs import PROGRAMS
-from holdfast.permissions.shell_lexer import ShellCommand, ShellLine, Word, names
+from holdfast.permissions.shell_lexer import ShellLine, SimpleCommand, Word, names
 from holdfast.permissions.wrapper_commands import RUNNERS
 
 __all__ = [
@@ -94,7 +94,7 @@ def _redirection_uses(operator: str, target: Word) -> Iterator[FileUse]:
         yield FileUse("write", target.text, "text")
 
 
-def _written_paths(command: ShellCommand) -> Iterator[str]:
+def _written_paths(command: SimpleCommand) -> Iterator[str]:
     name = posixpath.basename(command.name)
     words = [word.text for word in command.argv[1:] if word.is_literal]
     if name == "dd":
@@ -149,7 +149,7 @@ _ARGUMENTS_ARE_TEXT = PROGRAMS.keys() - {"awk", "gawk", "mawk", "sed"} | names(
 """Programs for which the name of another program is only text, or the name of a target or package."""
 _MOVES = frozenset({"cd", "pushd", "popd"})
 _MAX_MOVES = 6
-_ANYWHERE = ("/",)
+_ROOT_ONLY = ("/",)
 """Directory to use if the directory of a line is not known: absolute paths do not depend on it."""
 
 
@@ -203,7 +203,7 @@ def find_denial(
         if rule.subject != "command":
             continue
         for command in (*line.commands, *line.outer):
-            known = _spellings(command, rule, places or _ANYWHERE, files)
+            known = _spellings(command, rule, places or _ROOT_ONLY, files)
             if any(rule.fits_command(argv, is_open=command.is_open and not _is_whole(rule, argv)) for argv in known):
                 return rule
     return None
@@ -231,7 +231,7 @@ def find_uncertainty(rules: Sequence[Rule], line: ShellLine, places: Sequence[st
             return "its program does not exist yet, cannot be found, or is a link to a shell"
         if _git_may_run_program(command) or _may_start_program(command):
             return f"{posixpath.basename(command.name)} may run a program"
-        if any(_may_fit(rule, command, places or _ANYWHERE, files) for rule in about):
+        if any(_may_fit(rule, command, places or _ROOT_ONLY, files) for rule in about):
             return "some of its words are generated while it runs"
         if any(_mentions(rule, command) for rule in about):
             return "it mentions a denied program"
@@ -243,14 +243,14 @@ def _is_unknown(program: Word, places: Sequence[str] | None, files: ProgramFiles
     name = posixpath.basename(program.text)
     if places is None and "/" in program.text and not program.text.startswith("/"):
         return True
-    found = [files.find(program.text, place) for place in places or _ANYWHERE]
+    found = [files.find(program.text, place) for place in places or _ROOT_ONLY]
     if "/" in program.text and not any(found):
         return True
     return name not in RUNNERS and any(files.is_same(path, runner) for path in found if path for runner in RUNNERS)
 
 
 def _spellings(
-    command: ShellCommand, rule: Rule, places: Sequence[str], files: ProgramFiles
+    command: SimpleCommand, rule: Rule, places: Sequence[str], files: ProgramFiles
 ) -> Iterator[tuple[str, ...]]:
     """Yield the words of a command as rules may spell them: with other names of its program, without options of git."""
     texts = command.texts
@@ -282,13 +282,13 @@ def _is_pattern(word: str) -> bool:
     return any(char in word for char in "*?[")
 
 
-def _may_fit(rule: Rule, command: ShellCommand, places: Sequence[str], files: ProgramFiles) -> bool:
+def _may_fit(rule: Rule, command: SimpleCommand, places: Sequence[str], files: ProgramFiles) -> bool:
     """Return True if words that are not known yet may make the command match the rule."""
     known = tuple(takewhile(_is_known, command.argv))
     if len(known) == len(command.argv) and not command.is_open:
         return False
     unknown = command.argv[len(known)] if len(known) < len(command.argv) else None
-    for argv in _spellings(ShellCommand(known), rule, places, files):
+    for argv in _spellings(SimpleCommand(known), rule, places, files):
         if not rule.may_fit(argv):
             continue
         following = rule.words[len(argv) : len(argv) + 1]
@@ -306,7 +306,7 @@ def _is_known(word: Word) -> bool:
     return not word.is_dynamic and not (word.is_glob and word.text != "[")
 
 
-def _git_may_run_program(command: ShellCommand) -> bool:
+def _git_may_run_program(command: SimpleCommand) -> bool:
     """Return True if git may run a program that an argument, a setting or an alias names."""
     if posixpath.basename(command.name) != "git":
         return False
@@ -327,12 +327,12 @@ def _git_may_run_program(command: ShellCommand) -> bool:
     return rest[0].text in runs and any(_GIT_PROGRAM_OPTIONS.fullmatch(word.text) for word in rest[1:])
 
 
-def _may_start_program(command: ShellCommand) -> bool:
+def _may_start_program(command: SimpleCommand) -> bool:
     option = _PROGRAM_OPTIONS.get(posixpath.basename(command.name))
     return option is not None and any(word.text.startswith(option) for word in command.argv)
 
 
-def _mentions(rule: Rule, command: ShellCommand) -> bool:
+def _mentions(rule: Rule, command: SimpleCommand) -> bool:
     """Return True if the arguments of a program that may execute them contain words that the rule is about."""
     name = posixpath.basename(command.name)
     if name in _ARGUMENTS_ARE_TEXT or (name == "git" and "config" not in command.texts):

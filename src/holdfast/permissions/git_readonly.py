@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.permissions.readonly_programs import Options, ParsedArguments, parse_arguments
+from holdfast.permissions.readonly_programs import ParsedArguments, ProgramOptions, parse_arguments
 from holdfast.permissions.shell_lexer import Word, names
 
 __all__ = ["is_readonly_git"]
@@ -22,7 +22,7 @@ class _GitUse(msgspec.Struct, frozen=True):
     may write. `allows_patterns`: operands only select the output, so file names may be operands.
     """
 
-    options: Options
+    options: ProgramOptions
     accepts: Callable[[ParsedArguments], bool] = lambda _: True
     verb: str = ""
     allows_patterns: bool = False
@@ -50,7 +50,7 @@ _LOG_VALUED = (
     "max-count skip since until after before author committer grep date decorate-refs decorate-refs-exclude glob "
     "exclude encoding"
 )
-_LOG = Options(
+_LOG = ProgramOptions(
     _DIFF_FLAGS + "igEFPtcm",
     "nLSlG",
     names(f"{_DIFF_LONG} {_LOG_LONG}"),
@@ -58,8 +58,8 @@ _LOG = Options(
     _DIFF_JOINED,
     has_numbers=True,
 )
-_DIFF = Options(_DIFF_FLAGS, "Sl", names(_DIFF_LONG), names(_DIFF_VALUED), _DIFF_JOINED)
-_REFS = Options(
+_DIFF = ProgramOptions(_DIFF_FLAGS, "Sl", names(_DIFF_LONG), names(_DIFF_VALUED), _DIFF_JOINED)
+_REFS = ProgramOptions(
     "", "", names("omit-empty ignore-case"), names("format sort count points-at contains no-contains merged no-merged")
 )
 
@@ -121,7 +121,7 @@ def _names_one_object(arguments: ParsedArguments) -> bool:
 
 _SUBCOMMANDS: Mapping[str, _GitUse] = {
     "status": _GitUse(
-        Options(
+        ProgramOptions(
             "sbvz",
             "",
             names(
@@ -134,11 +134,11 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
     "log": _GitUse(_LOG, allows_patterns=True),
     "show": _GitUse(_LOG, allows_patterns=True),
     "shortlog": _GitUse(
-        Options("nsec", "", names(f"numbered summary email {_LOG_LONG}"), names(f"group {_LOG_VALUED}"))
+        ProgramOptions("nsec", "", names(f"numbered summary email {_LOG_LONG}"), names(f"group {_LOG_VALUED}"))
     ),
     "diff": _GitUse(_DIFF, allows_patterns=True),
     "diff-tree": _GitUse(
-        Options(
+        ProgramOptions(
             _DIFF_FLAGS + "rtvmc",
             "",
             names(f"{_DIFF_LONG} root no-commit-id pretty always"),
@@ -146,9 +146,9 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
             _DIFF_JOINED,
         )
     ),
-    "rev-list": _GitUse(Options("", "n", names(_LOG_LONG + " objects"), names(_LOG_VALUED), has_numbers=True)),
+    "rev-list": _GitUse(ProgramOptions("", "n", names(_LOG_LONG + " objects"), names(_LOG_VALUED), has_numbers=True)),
     "blame": _GitUse(
-        Options(
+        ProgramOptions(
             "lsewftbcp",
             "L",
             names(
@@ -160,7 +160,7 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
         )
     ),
     "describe": _GitUse(
-        Options(
+        ProgramOptions(
             "",
             "",
             names("all tags contains always long dirty broken first-parent exact-match abbrev"),
@@ -168,7 +168,7 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
         )
     ),
     "rev-parse": _GitUse(
-        Options(
+        ProgramOptions(
             "q",
             "",
             names(
@@ -178,7 +178,7 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
         )
     ),
     "ls-files": _GitUse(
-        Options(
+        ProgramOptions(
             "cdmosiktuvfz",
             "x",
             names(
@@ -190,17 +190,17 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
         accepts=_lists_files,
     ),
     "ls-tree": _GitUse(
-        Options("drtlz", "", names("long name-only name-status full-name full-tree abbrev"), names("format"))
+        ProgramOptions("drtlz", "", names("long name-only name-status full-name full-tree abbrev"), names("format"))
     ),
-    "cat-file": _GitUse(Options("ptse"), accepts=_names_one_object),
-    "merge-base": _GitUse(Options("a", "", names("all octopus independent is-ancestor fork-point"))),
-    "name-rev": _GitUse(Options("", "", names("name-only tags always"), names("refs exclude"))),
+    "cat-file": _GitUse(ProgramOptions("ptse"), accepts=_names_one_object),
+    "merge-base": _GitUse(ProgramOptions("a", "", names("all octopus independent is-ancestor fork-point"))),
+    "name-rev": _GitUse(ProgramOptions("", "", names("name-only tags always"), names("refs exclude"))),
     "for-each-ref": _GitUse(_REFS),
-    "show-ref": _GitUse(Options("dsq", "", names("heads tags dereference hash verify quiet head branches"))),
-    "count-objects": _GitUse(Options("vH", "", names("verbose human-readable")), accepts=_has_no_operands),
-    "check-ignore": _GitUse(Options("qvn", "", names("quiet verbose non-matching no-index"))),
+    "show-ref": _GitUse(ProgramOptions("dsq", "", names("heads tags dereference hash verify quiet head branches"))),
+    "count-objects": _GitUse(ProgramOptions("vH", "", names("verbose human-readable")), accepts=_has_no_operands),
+    "check-ignore": _GitUse(ProgramOptions("qvn", "", names("quiet verbose non-matching no-index"))),
     "grep": _GitUse(
-        Options(
+        ProgramOptions(
             "ivwlLcnhHaIFEGPoqrzWp",
             "eABCm",
             names(
@@ -213,7 +213,7 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
         )
     ),
     "branch": _GitUse(
-        Options(
+        ProgramOptions(
             "avrl",
             "",
             names("all remotes list verbose show-current color no-color column no-column abbrev no-abbrev ignore-case"),
@@ -222,11 +222,11 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
         accepts=_lists_branches,
     ),
     "tag": _GitUse(
-        Options("ln", "", names("list column no-column ignore-case"), _REFS.long_valued), accepts=_lists_tags
+        ProgramOptions("ln", "", names("list column no-column ignore-case"), _REFS.long_valued), accepts=_lists_tags
     ),
-    "remote": _GitUse(Options("v", "", names("verbose all push")), accepts=_remotes),
+    "remote": _GitUse(ProgramOptions("v", "", names("verbose all push")), accepts=_remotes),
     "config": _GitUse(
-        Options(
+        ProgramOptions(
             "z",
             "",
             names("get get-all local null"),
@@ -235,9 +235,9 @@ _SUBCOMMANDS: Mapping[str, _GitUse] = {
         accepts=_gets_settings,
     ),
     "stash": _GitUse(_LOG, verb="list"),
-    "worktree": _GitUse(Options("v", "", names("porcelain")), verb="list"),
+    "worktree": _GitUse(ProgramOptions("v", "", names("porcelain")), verb="list"),
     "reflog": _GitUse(_LOG, accepts=_shows_reflog),
-    "version": _GitUse(Options("", "", names("build-options")), accepts=_has_no_operands),
+    "version": _GitUse(ProgramOptions("", "", names("build-options")), accepts=_has_no_operands),
 }
 
 

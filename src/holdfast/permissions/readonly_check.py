@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.permissions.git_readonly import is_readonly_git
 from holdfast.permissions.readonly_programs import PROGRAMS, VERSION_ONLY, ParsedArguments, ReadonlyUse, parse_arguments
-from holdfast.permissions.shell_lexer import Redirection, ShellCommand, Word
+from holdfast.permissions.shell_lexer import Redirection, SimpleCommand, Word
 
 __all__ = [
     "Place",
@@ -82,7 +82,7 @@ def _is_below(root: str, path: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-def is_readonly(command: ShellCommand, place: Place) -> bool:
+def is_readonly(command: SimpleCommand, place: Place) -> bool:
     """Return True if the command only reads, and only inside the workspace, so that it may run without approval."""
     if not has_harmless_assignments(command):
         return False
@@ -140,7 +140,7 @@ def _may_exceed(words: Sequence[Word], limit: int) -> bool:
     return len(words) > limit or any(word.is_glob for word in words)
 
 
-def has_harmless_assignments(command: ShellCommand) -> bool:
+def has_harmless_assignments(command: SimpleCommand) -> bool:
     """Return True if the command sets only variables of language, time zone and colour."""
     return all(_HARMLESS.fullmatch(f"{name}={value.text}") for name, value in command.assignments)
 

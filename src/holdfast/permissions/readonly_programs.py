@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from holdfast.permissions.shell_lexer import Word, names
 
-__all__ = ["ANY", "PROGRAMS", "VERSION_ONLY", "Options", "ParsedArguments", "ReadonlyUse", "parse_arguments"]
+__all__ = ["ANY", "PROGRAMS", "VERSION_ONLY", "ParsedArguments", "ProgramOptions", "ReadonlyUse", "parse_arguments"]
 
 
-class Options(msgspec.Struct, frozen=True):
+class ProgramOptions(msgspec.Struct, frozen=True):
     """The options of a program. `flags` are letters without a value, `valued` letters that require one, `joined`
     letters that may have one in the same word; `long` are names without a value or with one after `=`, `long_valued`
     names that require one.
@@ -37,7 +37,7 @@ class Options(msgspec.Struct, frozen=True):
     """Options whose value may begin with a dash. For others it is ambiguous."""
 
 
-ANY = Options()
+ANY = ProgramOptions()
 """All words are operands: the program has no options with side effects, or `accepts` checks the words."""
 
 
@@ -55,7 +55,7 @@ class ParsedArguments(msgspec.Struct, frozen=True):
 
 
 def parse_arguments(
-    words: tuple[Word, ...], options: Options, is_operand: Callable[[Word], bool] = lambda _: False
+    words: tuple[Word, ...], options: ProgramOptions, is_operand: Callable[[Word], bool] = lambda _: False
 ) -> ParsedArguments | None:
     """Separate options from operands. Return None if a word is, or may be, an unknown option. `is_operand` returns True
     for a pattern that matches no name which could be an option.
@@ -99,14 +99,14 @@ def _values(text: str) -> tuple[str, ...]:
     return (text.partition("=")[2], text[2:])
 
 
-def _parse_long(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
+def _parse_long(text: str, options: ProgramOptions) -> tuple[Sequence[str], str, bool] | None:
     name, sign, value = text[2:].partition("=")
     if name in options.long_valued:
         return (name,), value, not sign
     return ((name,), value, False) if name in options.long else None
 
 
-def _parse_short(text: str, options: Options) -> tuple[Sequence[str], str, bool] | None:
+def _parse_short(text: str, options: ProgramOptions) -> tuple[Sequence[str], str, bool] | None:
     """Parse a group of short options, of which the last may have a value."""
     if options.has_numbers and text[1:].isdecimal():
         return (text[1:],), "", False
@@ -131,7 +131,7 @@ class ReadonlyUse(msgspec.Struct, frozen=True):
     no name which could be an option.
     """
 
-    options: Options = ANY
+    options: ProgramOptions = ANY
     takes_paths: bool = True
     first_is_text: bool = False
     text_options: frozenset[str] = frozenset()
@@ -158,7 +158,7 @@ _TEXT_PROGRAMS = (
 
 def _reader(flags: str = "", valued: str = "", long: str = "", long_valued: str = "") -> ReadonlyUse:
     """Return the use of a program that reads files and prints."""
-    options = Options(flags, valued, names(f"{long} help version"), names(long_valued))
+    options = ProgramOptions(flags, valued, names(f"{long} help version"), names(long_valued))
     return ReadonlyUse(options, allows_patterns=True)
 
 
@@ -239,7 +239,7 @@ _READERS: Mapping[str, ReadonlyUse] = {
     "sum": _reader("rs", "", "sysv"),
 }
 _GREP = ReadonlyUse(
-    Options(
+    ProgramOptions(
         "ivwxclLqsnHhoraIzUFEGPTZbuy",
         "eABCmdDf",
         names(
@@ -260,7 +260,7 @@ _GREP = ReadonlyUse(
     path_options=frozenset({"f", "file", "exclude-from"}),
 )
 _RG = ReadonlyUse(
-    Options(
+    ProgramOptions(
         "ilnvwcHhFSsUNoPpaxIu.0",
         "eABCgtTmMjrdEf",
         names(
@@ -416,28 +416,30 @@ _TABLE: Mapping[str, ReadonlyUse] = {
     **dict.fromkeys(_TEXT_PROGRAMS.split(), ReadonlyUse(takes_paths=False, takes_anything=True)),
     **_READERS,
     "numfmt": ReadonlyUse(
-        Options("z", "d", names("grouping header"), names("to from suffix field padding format delimiter round")),
+        ProgramOptions(
+            "z", "d", names("grouping header"), names("to from suffix field padding format delimiter round")
+        ),
         takes_paths=False,
     ),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _GREP),
     "rg": _RG,
     "uname": ReadonlyUse(takes_paths=False, max_operands=6),
-    "uptime": ReadonlyUse(Options("ps", "", names("pretty since version")), takes_paths=False, max_operands=0),
-    "whoami": ReadonlyUse(Options(), takes_paths=False, max_operands=0),
+    "uptime": ReadonlyUse(ProgramOptions("ps", "", names("pretty since version")), takes_paths=False, max_operands=0),
+    "whoami": ReadonlyUse(ProgramOptions(), takes_paths=False, max_operands=0),
     "which": ReadonlyUse(takes_paths=False, takes_anything=True),
-    "whereis": ReadonlyUse(Options("bms"), takes_paths=False),
+    "whereis": ReadonlyUse(ProgramOptions("bms"), takes_paths=False),
     "command": ReadonlyUse(takes_paths=False, accepts=_looks_up_names),
     "printf": ReadonlyUse(takes_paths=False, takes_anything=True, accepts=_prints_plainly),
-    "hostname": ReadonlyUse(Options("fisIdA"), takes_paths=False, max_operands=0),
+    "hostname": ReadonlyUse(ProgramOptions("fisIdA"), takes_paths=False, max_operands=0),
     "date": ReadonlyUse(
-        Options("uR", "dr", names("utc universal iso-8601 rfc-email"), names("date rfc-3339 reference"), "I"),
+        ProgramOptions("uR", "dr", names("utc universal iso-8601 rfc-email"), names("date rfc-3339 reference"), "I"),
         path_options=names("r reference"),
         accepts=_sets_no_date,
     ),
     "test": ReadonlyUse(accepts=_tests_plainly),
     "[": ReadonlyUse(accepts=_tests_plainly),
     "cut": ReadonlyUse(
-        Options(
+        ProgramOptions(
             "sz",
             "dfbc",
             names("complement only-delimited"),
@@ -445,7 +447,7 @@ _TABLE: Mapping[str, ReadonlyUse] = {
         )
     ),
     "sort": ReadonlyUse(
-        Options(
+        ProgramOptions(
             "bdfgiMhnRrVcCmsuz",
             "kt",
             names(
@@ -456,15 +458,15 @@ _TABLE: Mapping[str, ReadonlyUse] = {
             names("key field-separator"),
         )
     ),
-    "uniq": ReadonlyUse(Options("cdDuiz", "fsw", names("count repeated unique ignore-case")), max_operands=1),
+    "uniq": ReadonlyUse(ProgramOptions("cdDuiz", "fsw", names("count repeated unique ignore-case")), max_operands=1),
     "column": ReadonlyUse(
-        Options("txne", "sc", names("table"), names("separator output-separator columns table-columns"))
+        ProgramOptions("txne", "sc", names("table"), names("separator output-separator columns table-columns"))
     ),
     "file": ReadonlyUse(
-        Options("biLhNnr0v", "", names("brief mime mime-type mime-encoding dereference no-dereference"))
+        ProgramOptions("biLhNnr0v", "", names("brief mime mime-type mime-encoding dereference no-dereference"))
     ),
     "tree": ReadonlyUse(
-        Options(
+        ProgramOptions(
             "adfipsughDFqNxrtcvUSACJX",
             "LPI",
             names("noreport dirsfirst gitignore prune du inodes si charset matchdirs ignore-case"),
@@ -473,7 +475,7 @@ _TABLE: Mapping[str, ReadonlyUse] = {
         )
     ),
     "diff": ReadonlyUse(
-        Options(
+        ProgramOptions(
             "uqrNabBiwycpetTEZ",
             "UCxIWL",
             names(
@@ -485,18 +487,19 @@ _TABLE: Mapping[str, ReadonlyUse] = {
         reads_directories=True,
         accepts=_compares_here,
     ),
-    "xxd": ReadonlyUse(Options("beipuE", "cglso", is_apart=True, is_first=True), max_operands=1),
+    "xxd": ReadonlyUse(ProgramOptions("beipuE", "cglso", is_apart=True, is_first=True), max_operands=1),
     "sed": ReadonlyUse(
-        Options("nErsuz", "e", names("quiet silent regexp-extended"), names("expression")),
+        ProgramOptions("nErsuz", "e", names("quiet silent regexp-extended"), names("expression")),
         first_is_text=True,
         text_options=names("e expression"),
         accepts=_edits_nothing,
     ),
     **dict.fromkeys(
-        ("awk", "gawk", "mawk"), ReadonlyUse(Options("", "Fv", is_first=True), first_is_text=True, accepts=_counts_only)
+        ("awk", "gawk", "mawk"),
+        ReadonlyUse(ProgramOptions("", "Fv", is_first=True), first_is_text=True, accepts=_counts_only),
     ),
     "jq": ReadonlyUse(
-        Options(
+        ProgramOptions(
             "rcSnesjaCM", "", names("raw-output compact-output sort-keys null-input slurp exit-status join-output tab")
         ),
         first_is_text=True,

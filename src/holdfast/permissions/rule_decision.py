@@ -19,7 +19,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.permission_rules import BadRule, Rule, Scope, parse_rules
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
-from holdfast.domain.url_patterns import Address, BadAddress, parse_address
+from holdfast.domain.url_patterns import BadAddress, WebAddress, parse_address
 from holdfast.permissions.always_allow_rules import (
     call_rules,
     call_scope,
@@ -49,7 +49,7 @@ from holdfast.permissions.readonly_check import (
     is_readonly_redirection,
     leads_outside,
 )
-from holdfast.permissions.shell_lexer import ShellCommand, ShellLine
+from holdfast.permissions.shell_lexer import ShellLine, SimpleCommand
 from holdfast.permissions.wrapper_commands import read_line
 
 __all__ = ["ALWAYS_ASK", "BadRule", "RuleSet"]
@@ -141,7 +141,7 @@ class RuleSet:
                 return _deny_verdict(rule)
         for rule in self._ask:
             if self._matches_call(rule, permit, any_path=True):
-                return Verdict("ask", f"The rule {rule.text} says to ask.")
+                return Verdict("ask", f"The rule {rule.text} requires approval.")
         if permit.is_agreed:
             return Verdict("allow")
         allowing = [rule for rule in self._allow if self._matches_call(rule, permit)]
@@ -184,7 +184,7 @@ class RuleSet:
         # Computed before the ask rules: an answer from auto-approval must not override a deny rule that may apply.
         uncertain = self._uncertainty(deny, self._deny, permit, line)
         if (found := self._find_restriction(ask, self._ask, permit, line)) is not None:
-            return Verdict("ask", f"The rule {found.text} says to ask.", insists=bool(uncertain))
+            return Verdict("ask", f"The rule {found.text} requires approval.", insists=bool(uncertain))
         # A rule for this exact line was saved by a person who saw it, so its uncertainty is accepted.
         if any(rule.subject == "line" for rule in allow):
             scope = line_scope(permit.command, line, place)
@@ -284,20 +284,20 @@ class RuleSet:
 
     def _commands_named_by(
         self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place
-    ) -> list[ShellCommand]:
+    ) -> list[SimpleCommand]:
         """Return the commands that a rule names. A saved rule names a command only if the scope is the same and no
         other part of the line changes the effect of the command.
         """
         directory = None if line.hidden else working_directory(permit.command, line, place)
 
-        def scope(command: ShellCommand) -> Scope | None:
+        def scope(command: SimpleCommand) -> Scope | None:
             return None if directory is None or not is_exact(command) else command_scope(command, directory, place)
 
         return [command for command in line.commands if _named_by(allow, command, scope(command))]
 
     def _commands_not_allowed(
         self, permit: Permit, line: ShellLine, allow: Sequence[Rule], place: Place
-    ) -> list[ShellCommand]:
+    ) -> list[SimpleCommand]:
         """Return the commands that neither a rule allows nor are read-only."""
         named = self._commands_named_by(permit, line, allow, place)
         is_outside = leads_outside(place, place.directory)
@@ -358,14 +358,14 @@ def _address(permit: Permit) -> str:
     return address if isinstance(address, str) else ""
 
 
-def _parsed_address(url: str) -> Address | None:
+def _parsed_address(url: str) -> WebAddress | None:
     try:
         return parse_address(url)
     except BadAddress:
         return None
 
 
-def _named_by(rules: Sequence[Rule], command: ShellCommand, scope: Scope | None = None) -> bool:
+def _named_by(rules: Sequence[Rule], command: SimpleCommand, scope: Scope | None = None) -> bool:
     """Return True if a rule names the command, and the command sets no variables that may change its effect."""
     if not has_harmless_assignments(command) or any(word.is_dynamic for word in command.argv):
         return False
@@ -373,7 +373,7 @@ def _named_by(rules: Sequence[Rule], command: ShellCommand, scope: Scope | None 
     return any(fits)
 
 
-def _display(command: ShellCommand) -> str:
+def _display(command: SimpleCommand) -> str:
     if not command.argv:
         return " ".join(f"{name}=…" for name, _ in command.assignments)
     text = " ".join(shlex.quote(word) for word in command.texts[:3])

@@ -15,8 +15,8 @@ import msgspec
 __all__ = [
     "BLANKS",
     "Redirection",
-    "ShellCommand",
     "ShellLine",
+    "SimpleCommand",
     "UnsupportedSyntax",
     "Word",
     "WordReader",
@@ -170,7 +170,7 @@ class WordReader:
             # Bash joins the lines before it splits words, which is harmless only after the end of a word.
             if self.text[self.at + 2 : self.at + 3] in (" ", "\t"):
                 return False
-            raise UnsupportedSyntax("a word goes on in the next line")
+            raise UnsupportedSyntax("a word continues on the next line")
         self._is_quoted = True
         self._append(following, quoted=True)
         self.at += 2
@@ -219,7 +219,7 @@ class WordReader:
         self.at += 1
         following = self.peek()
         if self.text.startswith("\\\n", self.at):
-            raise UnsupportedSyntax("an expansion goes on in the next line")
+            raise UnsupportedSyntax("an expansion continues on the next line")
         if following and following in _COUNTED:
             # Always a number: exit status, number of arguments, process id. As part of a file name it can be any
             # number, like a pattern.
@@ -284,17 +284,12 @@ class Redirection(msgspec.Struct, frozen=True):
         return self.operator in (">&", "<&") and self.target.text in ("0", "1", "2") and not self.target.is_glob
 
     @property
-    def is_closing(self) -> bool:
-        """True for `2>&-` and for a copy of another descriptor, which name no file."""
-        return self.operator in (">&", "<&") and bool(re.fullmatch(r"\d+-?|-", self.target.text))
-
-    @property
     def is_text(self) -> bool:
         """True for a here-document or a here-string."""
         return self.operator in ("<<<", "<<", "<<-")
 
 
-class ShellCommand(msgspec.Struct, frozen=True):
+class SimpleCommand(msgspec.Struct, frozen=True):
     """A program or builtin with its words. Without words it consists of assignments only.
 
     `is_open`: unknown words follow, such as those that `xargs` reads. `is_fed`: its input is a pipe, a file or a text
@@ -324,13 +319,13 @@ class ShellLine(msgspec.Struct, frozen=True):
     program, nested shell text and redirection target is among those found.
     """
 
-    commands: tuple[ShellCommand, ...] = ()
+    commands: tuple[SimpleCommand, ...] = ()
     redirections: tuple[Redirection, ...] = ()
     uncertainties: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     repeats: bool = False
     """True if parts of the line may run more than once, or in another order."""
-    outer: tuple[ShellCommand, ...] = ()
+    outer: tuple[SimpleCommand, ...] = ()
     """Further commands for deny and ask rules: the wrappers and shells that were replaced by the commands inside, and
     commands that the words of opaque wrappers may be.
     """

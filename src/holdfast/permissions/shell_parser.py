@@ -15,8 +15,8 @@ from tree_sitter import Language, Node, Parser
 from holdfast.permissions.shell_lexer import (
     BLANKS,
     Redirection,
-    ShellCommand,
     ShellLine,
+    SimpleCommand,
     UnsupportedSyntax,
     Word,
     WordReader,
@@ -29,9 +29,9 @@ __all__ = [
     "RESERVED",
     "TWO_WAYS",
     "Redirection",
-    "ShellCommand",
     "ShellLine",
     "ShellParser",
+    "SimpleCommand",
     "TokenReader",
     "parse",
 ]
@@ -99,7 +99,7 @@ class TokenReader(WordReader):
             elif self.peek(2) == "\\\n":
                 before = self.text[self.at - 1 : self.at]
                 if before and before not in " \t\n" and self.text[self.at + 2 : self.at + 3] not in (" ", "\t"):
-                    raise UnsupportedSyntax("a word goes on in the next line")
+                    raise UnsupportedSyntax("a word continues on the next line")
                 self.at += 2
             elif char == "#" and self.text[self.at - 1 : self.at] in ("", *" \t\n;&|()"):
                 end = self.text.find("\n", self.at)
@@ -179,8 +179,8 @@ class ShellParser(TokenReader):
     def __init__(self, text: str, depth: int) -> None:
         super().__init__(text, is_nested=depth > 0)
         self._depth = depth
-        self.commands: list[ShellCommand] = []
-        self.outer: list[ShellCommand] = []
+        self.commands: list[SimpleCommand] = []
+        self.outer: list[SimpleCommand] = []
         self.operators: list[str] = []
         self.repeats = False
 
@@ -276,7 +276,7 @@ class ShellParser(TokenReader):
             self.at += len(word)
             self.skip()
             if word == "time":
-                self.outer.append(ShellCommand((literal("time"),), is_open=True))
+                self.outer.append(SimpleCommand((literal("time"),), is_open=True))
             if word == "time" and self.peek() == "-":
                 self._time_option()
             if word == "time" and (self.peek() == "(" or self._peek_reserved()):
@@ -443,7 +443,7 @@ class ShellParser(TokenReader):
         if argv and not argv[0].is_literal and argv[0].text != "[":
             self.note_uncertainty("its program is generated while it runs", hides=True)
         if argv or assignments:
-            self.commands.append(ShellCommand(tuple(argv), tuple(assignments)))
+            self.commands.append(SimpleCommand(tuple(argv), tuple(assignments)))
 
     def _function(self, argv: list[Word], assignments: list[tuple[str, Word]], *, has_keyword: bool = False) -> None:
         found = re.compile(r"\([ \t]*\)").match(self.text, self.at)
@@ -509,7 +509,7 @@ def _compare(grammar: ShellParser) -> None:
     if unseen:
         grammar.note_uncertainty(TWO_WAYS, hides=True)
         # The words of these programs are not known, but a deny rule for the program still matches.
-        grammar.commands += [ShellCommand((literal(name),), is_open=True) for name in sorted(unseen)]
+        grammar.commands += [SimpleCommand((literal(name),), is_open=True) for name in sorted(unseen)]
 
 
 def _program_names(root: Node, source: bytes) -> set[str]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.permissions.shell_lexer import ShellCommand, ShellLine, Word, names
+from holdfast.permissions.shell_lexer import ShellLine, SimpleCommand, Word, names
 from holdfast.permissions.shell_parser import parse
 
 __all__ = ["RUNNERS", "changes_programs", "may_evaluate_text", "read_line"]
@@ -42,7 +42,7 @@ def changes_programs(name: str) -> bool:
     return bool(_CHANGES.fullmatch(name))
 
 
-def may_evaluate_text(command: ShellCommand) -> bool:
+def may_evaluate_text(command: SimpleCommand) -> bool:
     """Return True if a builtin or an assignment may execute text, or change the meaning of later names."""
     if any(changes_programs(name) for name, _ in command.assignments):
         return True
@@ -213,7 +213,7 @@ def _join(lines: Iterable[ShellLine]) -> ShellLine:
     )
 
 
-def _expand(command: ShellCommand, depth: int) -> ShellLine:
+def _expand(command: SimpleCommand, depth: int) -> ShellLine:
     """Return the commands that a command runs, including itself unless it only runs others."""
     if depth > _MAX_DEPTH:
         return _opaque(command, "it is nested too deeply")
@@ -227,7 +227,7 @@ def _expand(command: ShellCommand, depth: int) -> ShellLine:
     return found
 
 
-def _expand_by_name(command: ShellCommand, name: str, depth: int) -> ShellLine:
+def _expand_by_name(command: SimpleCommand, name: str, depth: int) -> ShellLine:
     is_path = name != command.name
     if name in _SHELLS:
         found = _expand_shell(command, depth)
@@ -248,9 +248,9 @@ def _expand_by_name(command: ShellCommand, name: str, depth: int) -> ShellLine:
     return replace(found, commands=(replace(command, is_open=False), *found.commands)) if is_path else found
 
 
-def _opaque(command: ShellCommand, why: str = _HIDDEN_COMMAND, *, depth: int = _MAX_DEPTH) -> ShellLine:
+def _opaque(command: SimpleCommand, why: str = _HIDDEN_COMMAND, *, depth: int = _MAX_DEPTH) -> ShellLine:
     """Return a command that runs unknown others. Commands that its words may be are listed for deny rules."""
-    guesses: list[ShellCommand] = []
+    guesses: list[SimpleCommand] = []
     redirections: list[ShellLine] = []
     for at, word in enumerate(command.argv[1 : 1 + _MAX_GUESSES], start=1):
         if " " in word.text or ";" in word.text:
@@ -258,16 +258,16 @@ def _opaque(command: ShellCommand, why: str = _HIDDEN_COMMAND, *, depth: int = _
             redirections.append(replace(inner, commands=(), uncertainties=(), hidden=()))
             guesses += (item for item in inner.commands if item.argv)
         elif not word.text.startswith("-"):
-            guesses.append(ShellCommand(command.argv[at:], is_open=command.is_open))
+            guesses.append(SimpleCommand(command.argv[at:], is_open=command.is_open))
     listed = ShellLine((command,), uncertainties=(why,), hidden=(why,), outer=tuple(guesses))
     return _join([listed, *redirections])
 
 
-def _is_lookup(command: ShellCommand) -> bool:
+def _is_lookup(command: SimpleCommand) -> bool:
     return command.name == "command" and len(command.argv) > 1 and command.argv[1].text in ("-v", "-V")
 
 
-def _expand_eval(command: ShellCommand, depth: int) -> ShellLine:
+def _expand_eval(command: SimpleCommand, depth: int) -> ShellLine:
     """Expand `eval` and `trap`, which execute text now or later."""
     words = command.argv[1:] if command.name == "eval" else command.argv[1:2]
     if command.name == "trap" and (not words or words[0].text in ("-", "", "-p", "-l")):
@@ -279,7 +279,7 @@ def _expand_eval(command: ShellCommand, depth: int) -> ShellLine:
     return _join([listed, inner])
 
 
-def _expand_shell(command: ShellCommand, depth: int) -> ShellLine:
+def _expand_shell(command: SimpleCommand, depth: int) -> ShellLine:
     """Expand `sh -c` with a literal text. Any other use of a shell executes a file or its input."""
     words = list(command.argv[1:])
     options: list[str] = []
@@ -305,11 +305,11 @@ def _is_command_option(option: str) -> bool:
     return option.startswith("-") and not option.startswith("--") and option.endswith("c")
 
 
-def _with_assignments(inner: ShellCommand, outer: ShellCommand) -> ShellCommand:
+def _with_assignments(inner: SimpleCommand, outer: SimpleCommand) -> SimpleCommand:
     return replace(inner, assignments=(*outer.assignments, *inner.assignments))
 
 
-def _expand_env(command: ShellCommand, depth: int) -> ShellLine:
+def _expand_env(command: SimpleCommand, depth: int) -> ShellLine:
     """Expand `env`. Removing variables does not make a program unsafe, but a nested shell may then use another search
     path.
     """
@@ -329,14 +329,14 @@ def _expand_env(command: ShellCommand, depth: int) -> ShellLine:
         return ShellLine((replace(command, assignments=tuple(assigned)),))
     if not rest or not rest[0].is_literal or rest[0].text.startswith("-"):
         return _opaque(command, depth=depth)
-    inner = ShellCommand(tuple(rest), tuple(assigned), is_open=command.is_open)
+    inner = SimpleCommand(tuple(rest), tuple(assigned), is_open=command.is_open)
     found = _expand(inner, depth + 1)
     if removes and [item.argv for item in found.commands] != [inner.argv]:
         return _join([ShellLine((command,), uncertainties=(_CHANGED_LOOKUP,), hidden=(_CHANGED_LOOKUP,)), found])
     return found
 
 
-def _expand_wrapper(command: ShellCommand, wrapper: _Wrapper, depth: int) -> ShellLine:
+def _expand_wrapper(command: SimpleCommand, wrapper: _Wrapper, depth: int) -> ShellLine:
     rest = _wrapped_words(command.argv[1:], wrapper)
     if rest is None:
         return _opaque(command, depth=depth)
@@ -350,7 +350,7 @@ def _expand_wrapper(command: ShellCommand, wrapper: _Wrapper, depth: int) -> She
     if not rest[0].is_literal or rest[0].text.startswith("-") or not rest[0].text:
         return _opaque(command, depth=depth)
     is_open = command.is_open or command.name == "xargs"
-    inner = ShellCommand(tuple(rest), tuple(assigned), is_open=is_open)
+    inner = SimpleCommand(tuple(rest), tuple(assigned), is_open=is_open)
     found = _expand(inner, depth + 1)
     if wrapper.is_listed:
         return _join([ShellLine((replace(command, is_open=False),)), found])
@@ -401,7 +401,7 @@ def _is_joined(option: str, wrapper: _Wrapper) -> bool:
     return option[:2] in wrapper.valued or all(f"-{letter}" in wrapper.alone for letter in option[1:])
 
 
-def _expand_find(command: ShellCommand, depth: int) -> ShellLine:
+def _expand_find(command: SimpleCommand, depth: int) -> ShellLine:
     """Expand `find` into itself without its actions, and the commands of the actions; `{}` in them is a path."""
     if command.is_open or any(word.is_dynamic or word.may_be_option for word in command.argv):
         # One of the unknown words may be an action.
@@ -415,7 +415,7 @@ def _expand_find(command: ShellCommand, depth: int) -> ShellLine:
             kept.append(word)
             continue
         end = next((at for at, item in enumerate(words) if _ends_action(words, at, item)), None)
-        action = ShellCommand(tuple(_mark_found_path(item) for item in words[:end]))
+        action = SimpleCommand(tuple(_mark_found_path(item) for item in words[:end]))
         if end is None or not action.argv or not action.argv[0].is_literal:
             return _join([*inner, _opaque(command, depth=depth)])
         found = _expand(action, depth + 1)
@@ -432,7 +432,7 @@ def _mark_found_path(word: Word) -> Word:
     return replace(word, is_glob=True) if "{}" in word.text else word
 
 
-def _finds_files(words: Sequence[str], action: ShellCommand) -> bool:
+def _finds_files(words: Sequence[str], action: SimpleCommand) -> bool:
     """Return True if an action after these words receives only regular files: a link may refer to any file."""
     is_sure = any(pair == ("-type", "f") for pair in pairwise(words)) and not _FIND_ALTERNATIVES.intersection(words)
     return not any("{}" in word and not (is_sure and word == "{}") for word in action.texts)

@@ -8,7 +8,7 @@ import mimetypes
 __all__ = ["LARGEST_FILE", "kind_of"]
 
 LARGEST_FILE = 5 * 1024 * 1024
-_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+_IMAGE_EXTENSIONS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 
 def kind_of(path: str, content: bytes) -> str | None:
@@ -16,6 +16,6 @@ def kind_of(path: str, content: bytes) -> str | None:
     neither.
     """
     kind = mimetypes.guess_type(path)[0] or ""
-    if path.lower().endswith(_PICTURES) or kind == "application/pdf":
+    if path.lower().endswith(_IMAGE_EXTENSIONS) or kind == "application/pdf":
         return kind
     return None if b"\0" in content[:8192] else "text/plain; charset=utf-8"

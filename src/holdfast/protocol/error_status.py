@@ -12,11 +12,11 @@ class UnknownWorkspace(NotFound):
 
 
 class TooLarge(HoldfastError):
-    """The request is larger than 32 MiB: send less, or name files by their path."""
+    """The request is larger than 32 MiB: send less, or write the paths of files instead."""
 
 
 class OtherDataDirectory(HoldfastError):
-    """This server has another data directory than the one that the request names: look for its server again."""
+    """This server has another data directory than the one that the request names: locate the server again."""
 
 
 class TooManyStreams(HoldfastError):
@@ -40,7 +40,7 @@ _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (ProviderError, 400),
 )
 
-_OURS = "Something in Holdfast broke. The log has the details."
+_INTERNAL_ERROR = "Internal error in Holdfast. The log has the details."
 
 
 def status_of(error: BaseException) -> int:
@@ -53,4 +53,4 @@ def status_of(error: BaseException) -> int:
 
 def problem_of(error: BaseException) -> Problem:
     """Return the message for clients. Internal errors reveal no details."""
-    return Problem(str(error) if status_of(error) != 500 else _OURS)
+    return Problem(str(error) if status_of(error) != 500 else _INTERNAL_ERROR)

@@ -27,7 +27,7 @@ __all__ = ["ChatResponse", "ErrorInStream", "NotUnderstood"]
 
 
 class NotUnderstood(Exception):
-    """This is not what a model says."""
+    """This is not a response of a model."""
 
 
 class ErrorInStream(Exception):

@@ -309,7 +309,7 @@ def resolve_endpoint(provider: Provider, sources: EndpointSources) -> Endpoint |
     """Resolve a provider. Expanding templates may run commands, so this can be slow and belongs in a thread."""
     given = provider.settings
     if given.disable:
-        return Unavailable(f"{provider.name} is switched off: providers.{provider.id}.disable is true.")
+        return Unavailable(f"{provider.name} is disabled: providers.{provider.id}.disable is true.")
     if provider.type not in WIRES:
         known = ", ".join(WIRES)
         return Unavailable(

@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 
 from holdfast.domain.surrogates import SurrogateReplacer
-from holdfast.http11.client_connection import ConnectError, Connection, ConnectionPool, Origin, RequestWatchdog
-from holdfast.http11.client_messages import ConnectionBroken, Head, serialize_request
+from holdfast.http11.client_connection import ClientConnection, ConnectError, ConnectionPool, Origin, RequestWatchdog
+from holdfast.http11.client_messages import ConnectionBroken, ResponseHead, serialize_request
 from holdfast.providers.shared_http_clients import CURRENT_WATCHDOG
 
 __all__ = [
@@ -42,7 +42,7 @@ def has_certificates() -> bool:
     return bool(_tls)
 
 
-def decoded_body(connection: Connection, head: Head) -> AsyncIterator[bytes]:
+def decoded_body(connection: ClientConnection, head: ResponseHead) -> AsyncIterator[bytes]:
     """Return the body of a response decompressed, as httpx2 does it."""
     return httpx2.Response(head.status, headers=list(head.fields), stream=_Body(connection, None, None)).aiter_bytes()
 
@@ -89,7 +89,9 @@ class _SanitizedBody(httpx2.AsyncByteStream):
 class _Body(httpx2.AsyncByteStream):
     """Response body read from a connection. The beginning of a body that is no stream is recorded in `page`."""
 
-    def __init__(self, connection: Connection, page: RequestWatchdog | None, default: RequestWatchdog | None) -> None:
+    def __init__(
+        self, connection: ClientConnection, page: RequestWatchdog | None, default: RequestWatchdog | None
+    ) -> None:
         self._connection = connection
         self._page = page
         self._default = default
@@ -142,7 +144,7 @@ class Transport(httpx2.AsyncBaseTransport):
 
     async def _exchange_supervised(
         self, request: httpx2.Request, watchdog: RequestWatchdog, seconds: float, *, is_default: bool
-    ) -> tuple[Connection, Head]:
+    ) -> tuple[ClientConnection, ResponseHead]:
         try:
             return await self._exchange(request, await request.aread(), watchdog, seconds)
         except BaseException:
@@ -152,7 +154,7 @@ class Transport(httpx2.AsyncBaseTransport):
 
     async def _exchange(
         self, request: httpx2.Request, body: bytes, watchdog: RequestWatchdog, seconds: float
-    ) -> tuple[Connection, Head]:
+    ) -> tuple[ClientConnection, ResponseHead]:
         url = request.url
         is_secure = url.scheme == "https"
         origin = Origin(url.host, url.port or (443 if is_secure else 80), is_secure)
@@ -172,7 +174,7 @@ def _default_watchdog(timeouts: dict[str, Any]) -> RequestWatchdog:
     return watchdog
 
 
-def _is_page(head: Head) -> bool:
+def _is_page(head: ResponseHead) -> bool:
     """Return whether this cannot be a model's stream: a web page, or a JSON error with status 200."""
     kind = head.headers.get("content-type", "")
     return "text/html" in kind or (head.status == 200 and "application/json" in kind)

@@ -165,7 +165,8 @@ class ModelRegistry:
         if not f"{selection.provider}{selection.model}".isprintable():
             # Project settings can name models, and errors are printed on terminals.
             raise ProviderError(
-                "A name of a model or provider has characters that cannot be shown: look at models in your settings.",
+                "A name of a model or provider contains characters that cannot be displayed: check models in"
+                " your settings.",
                 title="Unknown Model",
                 trouble="refused",
             )
@@ -306,7 +307,7 @@ class ModelRegistry:
         advice = f"name one as {provider.id}/MODEL"
         if _lists_models(provider) and not (result := await self._query(provider, found)).has_answered:
             where = redact(found.base_url, (found.api_key,))
-            message = f"{provider.name} does not answer at {where}: {result.error or 'no list of models came'}."
+            message = f"{provider.name} does not answer at {where}: {result.error or 'it returned no list of models'}."
             message += f" Start it, or {advice}."
             return ProviderError(message, title="Provider Not Ready", trouble="connection")
         message = f"{provider.name} is chosen, but none of its models: {advice}."
@@ -315,8 +316,8 @@ class ModelRegistry:
     async def _model(self, provider: Provider, found: Endpoint, id: str) -> ModelSpec:
         """Describe a model. Raises `ProviderError` if the provider's known models do not include it."""
         target = _target(provider, found)
-        remembered = self._discovery.cached(target)
-        described = describe(provider, id, remembered.model(id) if remembered else None)
+        cached = self._discovery.cached(target)
+        described = describe(provider, id, cached.model(id) if cached else None)
         if described is not None:
             if not described.info.context_window and _lists_models(provider):
                 self._discovery.query_in_background(target)

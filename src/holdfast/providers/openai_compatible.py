@@ -15,7 +15,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart
 from holdfast.domain.settings import Selection
 from holdfast.domain.surrogates import SurrogateReplacer, replace_json_surrogates
-from holdfast.http11.client_connection import ConnectError, Connection, ConnectionRefused, RequestWatchdog
+from holdfast.http11.client_connection import ClientConnection, ConnectError, ConnectionRefused, RequestWatchdog
 from holdfast.http11.client_messages import ConnectionBroken, serialize_request
 from holdfast.http11.sse import SseReader
 from holdfast.providers.adapter_config import ModelAccess
@@ -114,7 +114,7 @@ class _Exchange:
         self._watchdog = watchdog
         self._response: httpx2.Response | None = None
         """The response, if httpx2 makes the connection."""
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         """The connection, if it is one of ours."""
         self._opening = b""
         self._has_events = False
@@ -172,7 +172,7 @@ class _Exchange:
             )
             response = self._response = await client.send(request, stream=True)
         except (httpx2.InvalidURL, UnicodeError) as error:
-            raise refused_error(self._context, f"its base_url is no address: {error}", _BASE_URL_EXAMPLE) from None
+            raise refused_error(self._context, f"its base_url is not valid: {error}", _BASE_URL_EXAMPLE) from None
         except httpx2.TransportError as error:
             raise self._connection_error(error) from None
         self._connection = response.extensions.get("connection")
@@ -217,7 +217,7 @@ class _Exchange:
             return status_error(self._context, 200, {}, opening, now=time.time())
         if opening.startswith((b"{", b"[")):
             text = opening[:200].decode("utf-8", "replace")
-            return refused_error(self._context, f"this is no answer of a model: {text}", "Check base_url.")
+            return refused_error(self._context, f"this is not a response of a model: {text}", "Check base_url.")
         return incomplete_error(self._context)
 
     def finish(self) -> None:
@@ -291,7 +291,7 @@ def _address(base_url: str, context: ErrorContext) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise refused_error(context, f"its base_url is no address: {base_url!r}", _BASE_URL_EXAMPLE)
+        raise refused_error(context, f"its base_url is not valid: {base_url!r}", _BASE_URL_EXAMPLE)
     path = parts.path.rstrip("/")
     if not path.endswith("/chat/completions"):
         path += "/chat/completions"

@@ -129,7 +129,7 @@ def error_in_stream(context: ErrorContext, error: Any, *, now: float = 0.0) -> P
     status = numbers[0] if numbers else 0
     trouble = _classify(status, {}, f"{detail} {' '.join(codes)}", codes)
     wait = _retry_after_in_text(detail) if trouble == "busy" else None
-    return _error(context, trouble, detail or "an error without a word", "", status=status, retry_after=wait)
+    return _error(context, trouble, detail or "an error without a message", "", status=status, retry_after=wait)
 
 
 def connection_error(context: ErrorContext, reason: str, *, is_refused: bool = False) -> ProviderError:
@@ -212,11 +212,11 @@ def _advice(context: ErrorContext, trouble: Trouble, status: int, detail: str) -
         case "connection":
             return f"Is {where or 'the server'} the right base_url, and does it run?"
         case "stalled":
-            return f"If the server is slow by nature, set providers.{context.provider}.timeout higher."
+            return f"If the server is always slow, increase providers.{context.provider}.timeout."
         case "refused" if status == 404 and not _search(_MODEL, detail):
-            return f"Check base_url{f' ({where})' if where else ''}: it mostly ends in /v1."
+            return f"Check base_url{f' ({where})' if where else ''}: it usually ends in /v1."
         case "refused" if status == 404:
-            return f"Check the model's name; `holdfast models {context.provider}` lists those there are."
+            return f"Check the model's name; `holdfast models {context.provider}` lists the available ones."
         case "refused" if 300 <= status < 400:
             return f"Check base_url{f' ({where})' if where else ''}."
         case "loading":
@@ -231,7 +231,7 @@ def _retry_advice(seconds: float | None) -> str:
     if seconds is None or seconds <= 60:
         return ""
     hours, minutes = seconds / 3600, seconds / 60
-    return f"It asks to be left alone for {f'{minutes:.0f} minutes' if hours < 2 else f'{hours:.0f} hours'}."
+    return f"It requests a pause of {f'{minutes:.0f} minutes' if hours < 2 else f'{hours:.0f} hours'}."
 
 
 def _classify(status: int, headers: Mapping[str, str], detail: str, codes: set[str]) -> Trouble:
@@ -265,10 +265,10 @@ def _is_busy(status: int, headers: Mapping[str, str]) -> bool:
 
 def _page(context: ErrorContext, status: int, body: bytes) -> ProviderError:
     title = _page_title(body)
-    summary = f"a web page{f' (“{title}”)' if title else ''} came instead of a model's answer"
+    summary = f"a web page{f' (“{title}”)' if title else ''} was returned instead of a model's response"
     where = redact(context.base_url, context.secrets)
     message = f"{context.provider}: {_shorten(redact(summary, context.secrets))} (HTTP {status}). "
-    message += f"Check base_url{f' ({where})' if where else ''}: it mostly ends in /v1."
+    message += f"Check base_url{f' ({where})' if where else ''}: it usually ends in /v1."
     return ProviderError(message, title=_TITLES["refused"], trouble="refused")
 
 
@@ -420,7 +420,7 @@ def _classify_exception(context: ErrorContext, chain: Sequence[BaseException], *
 
 
 def _invalid_response_error(context: ErrorContext, why: str) -> ProviderError:
-    return refused_error(context, f"its answer was not understood ({why})", "Check base_url.")
+    return refused_error(context, f"its response was not understood ({why})", "Check base_url.")
 
 
 def _validation_detail(error: BaseException) -> str:

@@ -124,7 +124,7 @@ class PydanticModel:
             raise
         except Exception as error:
             # SDKs raise various exceptions for settings they reject.
-            raise refused_error(self._context, f"its settings do not do: {error}") from None
+            raise refused_error(self._context, f"its settings are not valid: {error}") from None
         self._direct, self._loop = direct, loop
 
     def _recipe(self) -> tuple[str, str, str]:

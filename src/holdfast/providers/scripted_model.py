@@ -61,9 +61,9 @@ _MAX_WORDS = 100_000
 _NUMBER = re.compile(r"\b(words|pause)=(\d{1,6})\b")
 _TOOL = re.compile(r"\btool=(\w+)\s*")
 _HELLO = (
-    "This is Holdfast's built-in scripted model: no language model is set up, so its answers are fixed texts. "
+    "This is Holdfast's built-in scripted model: no language model is configured, so its answers are fixed texts. "
     "Everything around it is real. Say tour to see what it can do, or try words=200 pause=50, and cancel it. "
-    "For a real model set a key (holdfast login), or start Ollama; holdfast models lists what there is."
+    "For a real model set a key (holdfast login), or start Ollama; holdfast models lists the available ones."
 )
 _END = (
     "That was the tour. You saw reasoning, streamed text, a tool, and a question before anything was changed. "

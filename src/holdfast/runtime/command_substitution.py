@@ -34,7 +34,7 @@ class Substitution:
         try:
             return asyncio.run_coroutine_threadsafe(self._run(command, environment), self._loop).result()
         except (CancelledError, RuntimeError):
-            raise ExpansionFailed("The command in $(…) was not waited for: the server is closing.") from None
+            raise ExpansionFailed("The command in $(…) was abandoned: the server is shutting down.") from None
 
     async def _run(self, command: str, environment: Mapping[str, str]) -> str:
         try:

@@ -13,7 +13,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.project_context import ProjectContext
 from holdfast.domain.settings import Options, Settings
 from holdfast.engine.settings import EngineSettings, Limits
-from holdfast.workspace.git.background_status import Scan
+from holdfast.workspace.git.background_status import StatusScan
 from holdfast.workspace.project_context import ContextLoader, ContextOptions
 
 __all__ = ["context_loader", "engine_settings", "own_files"]
@@ -50,7 +50,7 @@ def context_loader(
     environment: Mapping[str, str],
     notes: Callable[[], tuple[str, ...]] = tuple,
     first: Callable[[], Awaitable[None]] | None = None,
-    scan: Callable[[], Scan] | None = None,
+    scan: Callable[[], StatusScan] | None = None,
 ) -> ContextLoader:
     """Return the loader of a directory's context, which reads the settings at each call.
 
@@ -75,7 +75,7 @@ class _ExtendedLoader(ContextLoader):
         options: Callable[[], ContextOptions],
         today: Callable[[], str],
         first: Callable[[], Awaitable[None]] | None,
-        scan: Callable[[], Scan] | None,
+        scan: Callable[[], StatusScan] | None,
     ) -> None:
         super().__init__(directory, options, today, scan)
         self._first = first

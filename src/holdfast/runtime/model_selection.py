@@ -38,7 +38,7 @@ _FALLBACK_SECONDS = 20.0
 """Seconds for which a fallback is cached: a local server may be started in the meantime."""
 
 
-def _nothing() -> None:
+def _no_stamp() -> None:
     return None
 
 
@@ -53,9 +53,9 @@ class ModelSources(msgspec.Struct, frozen=True):
     expand: Expand
     environment: Callable[[], Mapping[str, str]]
     key_of: Callable[[str], str | None] = lambda _: None
-    stamp: Callable[[], object] = _nothing
+    stamp: Callable[[], object] = _no_stamp
     data_dir: Path | None = None
-    doubt: Callable[[], str] = lambda: ""
+    selection_problem: Callable[[], str] = lambda: ""
     """Returns why the selection in the settings is unknown, such as an unreadable file; empty if it is known."""
     new_token: Callable[[str, str], Awaitable[str | None]] | None = None
     """Exchanges a refused token of a provider for a new one and stores it. Returns None if there is no token."""
@@ -65,16 +65,14 @@ class ModelSources(msgspec.Struct, frozen=True):
 
 def model_sources(configuration: "Configuration", credentials: "Credentials", data_dir: Path) -> ModelSources:
     """Return the sources of a workspace with settings and keys in files. The caller adds the renewal of credentials."""
+    # Every prompt compares the stamp before it is accepted.
+    catalog = str(newer_catalog_file(data_dir))
     return ModelSources(
         configuration.current,
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: (
-            file_signature(credentials.path),
-            file_signature(str(newer_catalog_file(data_dir))),
-            configuration.environment_version,
-        ),
+        lambda: (file_signature(credentials.path), file_signature(catalog), configuration.environment_version),
         data_dir,
         lambda: _unknown_selection(configuration),
     )
@@ -127,7 +125,7 @@ class SelectedModels:
         self._discovery = discovery or ModelDiscovery()
         self._clock = clock
         self._tasks = TaskOwner()
-        self._held: dict[Size, _CachedChoice] = {}
+        self._cached: dict[Size, _CachedChoice] = {}
         self._pending: dict[tuple[Size, int], asyncio.Task[Model]] = {}
         self._renewals: dict[bytes, asyncio.Task[Model | None]] = {}
         self._made: dict[bytes, _BuiltModel] = {}
@@ -138,16 +136,16 @@ class SelectedModels:
 
     async def large(self) -> Model:
         """Return the large model. Raises `ProviderError`."""
-        return await self._of("large")
+        return await self._model_of_size("large")
 
     async def small(self) -> Model:
         """Return the small model. Raises `ProviderError`."""
-        return await self._of("small")
+        return await self._model_of_size("small")
 
     async def named(self, name: str) -> Model:
         """Return a model by its name, with or without its provider (`provider/model`). Raises `ProviderError`."""
         registry = await self._registry(self._inputs.settings(), self._inputs.stamp())
-        pick = await self._picked(registry, Selection(name))
+        pick = await self._pick_or_explain(registry, Selection(name))
         return self._tour if pick is None else await self._model(pick)
 
     async def renewed(self, model: Model) -> Model | None:
@@ -194,7 +192,7 @@ class SelectedModels:
         """
         registry = await self._registry(self._inputs.settings(), self._inputs.stamp())
         try:
-            pick = await self._picked(registry, selection)
+            pick = await self._pick_or_explain(registry, selection)
         except ProviderError as error:
             if error.trouble != "connection":
                 raise
@@ -221,11 +219,11 @@ class SelectedModels:
 
     # Selection
 
-    async def _of(self, size: Size) -> Model:
+    async def _model_of_size(self, size: Size) -> Model:
         settings, stamp = self._inputs.settings(), self._inputs.stamp()
-        held = self._held.get(size)
-        if held is not None and self._still_holds(held, settings, stamp):
-            return held.model
+        cached = self._cached.get(size)
+        if cached is not None and self._still_holds(cached, settings, stamp):
+            return cached.model
         task = self._pending.get((size, id(settings)))
         if task is None:
             key = (size, id(settings))
@@ -236,16 +234,21 @@ class SelectedModels:
             task.add_done_callback(lambda _: self._pending.pop(key, None))
         return await asyncio.shield(task)
 
-    def _still_holds(self, held: _CachedChoice, settings: Settings, stamp: object) -> bool:
-        is_same = held.settings is settings or held.settings == settings
-        return is_same and held.stamp == stamp and held.found == self._discovery.version and self._clock() < held.until
+    def _still_holds(self, cached: _CachedChoice, settings: Settings, stamp: object) -> bool:
+        is_same = cached.settings is settings or cached.settings == settings
+        return (
+            is_same
+            and cached.stamp == stamp
+            and cached.found == self._discovery.version
+            and self._clock() < cached.until
+        )
 
     async def _choose(self, size: Size, settings: Settings, stamp: object) -> Model:
         large = settings.models.large
         is_open = not (large.model or large.provider)
-        if is_open and (doubt := self._inputs.doubt()):
+        if is_open and (selection_problem := self._inputs.selection_problem()):
             # Any default could send the project to a provider that the user did not want.
-            raise ProviderError(f"{doubt} No model is selected until this is corrected.", trouble="refused")
+            raise ProviderError(f"{selection_problem} No model is selected until this is corrected.", trouble="refused")
         model: Model
         # Read before the selection: discoveries during it invalidate the cached choice.
         found = self._discovery.version
@@ -259,24 +262,24 @@ class SelectedModels:
             model = DemoModel(await registry.fallback_reason()) if is_open else self._tour
         is_stopgap = is_open and (pick is None or pick.provider.origin == "local")
         until = self._clock() + _FALLBACK_SECONDS if is_stopgap else float("inf")
-        self._held[size] = _CachedChoice(model, settings, stamp, found, until)
+        self._cached[size] = _CachedChoice(model, settings, stamp, found, until)
         return model
 
     async def _pick(self, registry: ModelRegistry, size: Size, settings: Settings) -> ModelChoice | None:
         chosen = settings.models.small if size == "small" else settings.models.large
         if size == "large" or chosen.model or chosen.provider:
-            return await self._picked(registry, chosen)
-        large = await self._picked(registry, settings.models.large)
+            return await self._pick_or_explain(registry, chosen)
+        large = await self._pick_or_explain(registry, settings.models.large)
         return await registry.pick_small(large, chosen)
 
-    async def _picked(self, registry: ModelRegistry, selection: Selection) -> ModelChoice | None:
+    async def _pick_or_explain(self, registry: ModelRegistry, selection: Selection) -> ModelChoice | None:
         """Pick a model. The error names unreadable settings files, because they may contain the selection."""
         try:
             return await registry.pick(selection)
         except ProviderError as error:
-            if error.trouble == "connection" or not (doubt := self._inputs.doubt()):
+            if error.trouble == "connection" or not (selection_problem := self._inputs.selection_problem()):
                 raise
-            text = f"{doubt} Its settings have no effect until this is corrected. {error}"
+            text = f"{selection_problem} Its settings have no effect until this is corrected. {error}"
             raise ProviderError(text, title=error.title, trouble=error.trouble) from None
 
     async def _registry(self, settings: Settings, stamp: object) -> ModelRegistry:
@@ -329,9 +332,9 @@ class SelectedModels:
 
     def _replace_model(self, old: Model, new: Model) -> Model:
         """Replace a model in the cached choices."""
-        for size, held in tuple(self._held.items()):
-            if held.model is old:
-                self._held[size] = msgspec.structs.replace(held, model=new)
+        for size, cached in tuple(self._cached.items()):
+            if cached.model is old:
+                self._cached[size] = msgspec.structs.replace(cached, model=new)
         return new
 
     async def _with_new_token(self, pick: ModelChoice) -> ModelChoice:

@@ -20,6 +20,7 @@ from holdfast.domain.store_operations import WorkspaceRecord
 from holdfast.engine.settings import EngineSettings
 from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.providers.shared_http_clients import close_connections
+from holdfast.storage.postgres.store_address import VARIABLE as STORE_VARIABLE
 from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.git.git_command import PrivateGit
@@ -28,6 +29,7 @@ from holdfast.workspace.web_client import WebClient
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Models, Outlet, Tools
+    from holdfast.runtime.open_store import ServerLedger
     from holdfast.runtime.workspace import Workspace
     from holdfast.runtime.workspace_services import WorkspaceServices
 
@@ -55,9 +57,14 @@ class ServiceOverrides(msgspec.Struct, frozen=True):
 
 
 class ServerServices:
-    """What the workspaces of one server share, and the workspaces that are open. One for each data directory."""
+    """What the workspaces of one server share, and the workspaces that are open. One for each data directory.
 
-    def __init__(self, data_dir: Path, overrides: ServiceOverrides | None = None) -> None:
+    Without a `ledger` the store is SQLite in the data directory.
+    """
+
+    def __init__(
+        self, data_dir: Path, overrides: ServiceOverrides | None = None, *, ledger: "ServerLedger | None" = None
+    ) -> None:
         self.data_dir = data_dir
         self.overrides = overrides or ServiceOverrides()
         self.guard = Guard()
@@ -65,7 +72,7 @@ class ServerServices:
         self.web = WebClient()
         self.git = PrivateGit(str(data_dir / "git"))
         # Last: it locks the data directory, and an error after it would have to release the lock.
-        self.ledger = SqliteLedger(data_dir)
+        self.ledger: ServerLedger = SqliteLedger(data_dir) if ledger is None else ledger
         self._tasks = TaskOwner()
         self._open: dict[str, asyncio.Task[Workspace]] = {}
 
@@ -81,6 +88,8 @@ class ServerServices:
 
         if self.overrides.warms_guard:
             self.guard.ensure_started()
+        # The address of the store may contain a password, and commands of the workspace do not need it.
+        environment = {name: value for name, value in environment.items() if name != STORE_VARIABLE}
         return WorkspaceServices(self, record, environment, publish, on_busy)
 
     async def open_workspace(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from holdfast.config.configuration import ConfigSnapshot
-from holdfast.config.problems import Problem, format_key
+from holdfast.config.problems import FileProblem, format_key
 from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
@@ -49,7 +49,8 @@ class PermissionCheck:
         if verdict.decision != "ask":
             return verdict
         why = (
-            f"A permission rule cannot be read, so everything but reading needs consent until it is corrected: {unread}"
+            "A permission rule is not valid, so everything except reading requires approval until it is"
+            f" corrected: {unread}"
         )
         return Verdict("ask", why, insists=unread.hides_denial)
 
@@ -62,7 +63,7 @@ class PermissionCheck:
         return replace(settings, allow=allow)
 
 
-def unread_rule(problems: Sequence[Problem]) -> Problem | None:
+def unread_rule(problems: Sequence[FileProblem]) -> FileProblem | None:
     """Return the first rule that forbids or asks and cannot be read; those that forbid take precedence."""
     asking = (
         problem for problem in problems if problem.severity == "error" and problem.key.startswith("permissions.ask")
@@ -84,17 +85,20 @@ def allows(rules: Sequence[str], permit: Permit, path: str, programs: "ProgramFi
     return _rules(PermissionSettings(allow=tuple(rules)), path, programs).judge(permit).decision == "allow"
 
 
-def outdated_rules(reading: ConfigSnapshot, saved_file: str) -> tuple[Problem, ...]:
+def outdated_rules(reading: ConfigSnapshot, saved_file: str) -> tuple[FileProblem, ...]:
     """Report saved rules of earlier versions that name a relative program without its directory."""
     from holdfast.permissions.always_allow_rules import is_outdated  # noqa: PLC0415
 
-    text = "was saved by an earlier version without its directory: it is asked about once more, then saved with it."
-    found: list[Problem] = []
+    text = (
+        "was saved by an earlier version without its directory: approval is requested once more, then it is"
+        " saved with it."
+    )
+    found: list[FileProblem] = []
     for index, rule in enumerate(reading.settings.permissions.allow):
         path = ("permissions", "allow", index)
         origin = reading.origins.get(path)
         if origin is not None and origin.file == saved_file and is_outdated(rule):
-            found.append(Problem("warning", origin.file, origin.line, format_key(path), text))
+            found.append(FileProblem("warning", origin.file, origin.line, format_key(path), text))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
-from holdfast.config.problems import Problem
+from holdfast.config.problems import FileProblem
 from holdfast.config.saved_settings import ConfigStore
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent, LiveEvent
@@ -145,7 +145,7 @@ class WorkspaceServices:
         )
         self._engine_settings: tuple[Options, EngineSettings] | None = None
         self._settings_version = 0
-        self._logged_problems: frozenset[Problem] = frozenset()
+        self._logged_problems: frozenset[FileProblem] = frozenset()
         self._log_problems()
         self.config_store = ConfigStore(server.data_dir / "config.json", self.data_dir / "config.json")
         self.credentials = Credentials(locations.credentials_file, os.environ)

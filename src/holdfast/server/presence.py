@@ -37,8 +37,8 @@ __all__ = [
     "RETIRED_LIMIT", "Arm", "ArmLinger", "Attach", "Claim", "ClientId", "CloseServer", "CloseWorkspace", "Closed",
     "Create", "CreateBegan", "CreateOver", "Detach", "Effect", "Grace", "HoldOver", "IllegalTransition",
     "LingerOver", "OpenWorkspace", "Opened", "Phase", "Presence", "PresenceEvent", "Refuse", "RefuseReason", "Release",
-    "Retire", "Step", "Stop", "View", "WorkBegan", "WorkEnded", "Workspace", "attached", "is_idle", "start",
-    "transition",
+    "Retire", "Step", "Stop", "ViewSession", "WorkBegan", "WorkEnded", "WorkspacePresence", "attached", "is_idle",
+    "start", "transition",
 ]
 # fmt: on
 
@@ -60,7 +60,7 @@ class Claim(msgspec.Struct, frozen=True):
     session: SessionId | None = None
 
 
-class Workspace(msgspec.Struct, frozen=True):
+class WorkspacePresence(msgspec.Struct, frozen=True):
     """State of one workspace: its phase, its claims, and whether runs or jobs are active."""
 
     phase: Phase = "open"
@@ -74,7 +74,7 @@ class Presence(msgspec.Struct, frozen=True):
     """
 
     leaves_when_idle: bool
-    workspaces: Mapping[WorkspaceId, Workspace] = {}
+    workspaces: Mapping[WorkspaceId, WorkspacePresence] = {}
     retired: tuple[ClientId, ...] = ()
     creating: int = 0
     generation: int = 0
@@ -109,7 +109,7 @@ class Release(_Pair, frozen=True):
     """The client does not need the workspace any more."""
 
 
-class View(_Pair, frozen=True):
+class ViewSession(_Pair, frozen=True):
     """The client views a session."""
 
     session: SessionId
@@ -202,7 +202,7 @@ class Refuse(msgspec.Struct, frozen=True):
     reason: RefuseReason
 
 
-_PairEvent: TypeAlias = Create | Attach | Detach | Release | View | HoldOver
+_PairEvent: TypeAlias = Create | Attach | Detach | Release | ViewSession | HoldOver
 _PlaceEvent: TypeAlias = Opened | Closed | WorkBegan | WorkEnded
 _ServerEvent: TypeAlias = Retire | CreateBegan | CreateOver | LingerOver | Stop
 PresenceEvent: TypeAlias = _PairEvent | _PlaceEvent | _ServerEvent
@@ -225,7 +225,7 @@ def start(*, leaves_when_idle: bool) -> Step:
 def transition(presence: Presence, event: PresenceEvent) -> Step:
     """Return the next state and the effects of an event."""
     match event:
-        case Create() | Attach() | Detach() | Release() | View() | HoldOver():
+        case Create() | Attach() | Detach() | Release() | ViewSession() | HoldOver():
             return _linger(*_client_transition(presence, event))
         case Opened() | Closed() | WorkBegan() | WorkEnded():
             return _linger(*_workspace_transition(presence, event))
@@ -237,13 +237,13 @@ def transition(presence: Presence, event: PresenceEvent) -> Step:
 
 def attached(presence: Presence, workspace: WorkspaceId, session: SessionId) -> int:
     """Count the clients that view the session: those with a stream whose current session it is."""
-    here = presence.workspaces.get(workspace, Workspace())
+    here = presence.workspaces.get(workspace, WorkspacePresence())
     return sum(claim.streams > 0 and claim.session == session for claim in here.claims.values())
 
 
-def looked_at(presence: Presence, workspace: WorkspaceId) -> dict[SessionId, int]:
+def viewer_counts(presence: Presence, workspace: WorkspaceId) -> dict[SessionId, int]:
     """Return the number of viewing clients for each session that has any."""
-    here = presence.workspaces.get(workspace, Workspace())
+    here = presence.workspaces.get(workspace, WorkspacePresence())
     sessions = {claim.session for claim in here.claims.values() if claim.session}
     counts = {session: attached(presence, workspace, session) for session in sessions}
     return {session: count for session, count in counts.items() if count}
@@ -255,7 +255,7 @@ def is_idle(presence: Presence) -> bool:
 
 
 def _client_transition(presence: Presence, event: _PairEvent) -> Step:
-    here = presence.workspaces.get(event.workspace, Workspace())
+    here = presence.workspaces.get(event.workspace, WorkspacePresence())
     claim = here.claims.get(event.client, Claim())
     match event:
         case Create() | Attach():
@@ -266,9 +266,9 @@ def _client_transition(presence: Presence, event: _PairEvent) -> Step:
             return _replace_claim(presence, event, replace(claim, streams=claim.streams - 1))
         case Release() if claim.streams:
             return _replace_claim(presence, event, replace(claim, released=True))
-        case View() if claim.streams:
+        case ViewSession() if claim.streams:
             return _replace_claim(presence, event, replace(claim, session=event.session or None))
-        case View():
+        case ViewSession():
             return presence, (Refuse("not attached"),)
         case Release() if claim.hold:
             return _replace_claim(presence, event, Claim())
@@ -283,7 +283,7 @@ def _attach(presence: Presence, event: Create | Attach, claim: Claim) -> Step:
     here = presence.workspaces.get(event.workspace)
     match event:
         case Create() if refusal and here is None:
-            presence, effects = _store_workspace(presence, event.workspace, Workspace())
+            presence, effects = _store_workspace(presence, event.workspace, WorkspacePresence())
             return presence, refusal + effects
         case Create() if not refusal and not claim.streams:
             return _hold_claim(presence, event, claim, "create")
@@ -303,10 +303,10 @@ def _workspace_transition(presence: Presence, event: _PlaceEvent) -> Step:
         case Opened():
             phase: Phase = "closing" if here and here.phase == "closing" else "open"
             return _store_workspace(
-                presence, event.workspace, replace(here or Workspace(), phase=phase, working=event.working)
+                presence, event.workspace, replace(here or WorkspacePresence(), phase=phase, working=event.working)
             )
         case WorkBegan():
-            return _store_workspace(presence, event.workspace, replace(here or Workspace(), working=True))
+            return _store_workspace(presence, event.workspace, replace(here or WorkspacePresence(), working=True))
         case WorkEnded() if here is not None:
             return _store_workspace(presence, event.workspace, replace(here, working=False))
         case Closed() if here is not None:
@@ -315,7 +315,7 @@ def _workspace_transition(presence: Presence, event: _PlaceEvent) -> Step:
             return presence, ()
 
 
-def _workspace_closed(presence: Presence, event: Closed, here: Workspace) -> Step:
+def _workspace_closed(presence: Presence, event: Closed, here: WorkspacePresence) -> Step:
     if here.phase == "open" and not presence.leaving:
         raise IllegalTransition(presence, event)
     if here.phase == "closing" and (here.claims or here.working) and not presence.leaving:
@@ -369,14 +369,14 @@ def _hold_claim(presence: Presence, event: _PairEvent, claim: Claim, grace: Grac
 
 def _replace_claim(presence: Presence, event: _PairEvent, claim: Claim) -> Step:
     """Replace the client's claim. A claim without stream and hold is removed."""
-    here = presence.workspaces.get(event.workspace, Workspace())
+    here = presence.workspaces.get(event.workspace, WorkspacePresence())
     claims = {**here.claims, event.client: claim}
     if not claim.streams and not claim.hold:
         del claims[event.client]
     return _store_workspace(presence, event.workspace, replace(here, claims=claims))
 
 
-def _store_workspace(presence: Presence, name: WorkspaceId, here: Workspace) -> Step:
+def _store_workspace(presence: Presence, name: WorkspaceId, here: WorkspacePresence) -> Step:
     """Store a workspace; the only place that closes one without claims and work."""
     effects: tuple[Effect, ...] = ()
     if here.phase == "open" and not here.claims and not here.working:

@@ -27,14 +27,17 @@ from holdfast.server.http.token_auth import TokenAuth, is_exposed, read_or_make_
 from holdfast.server.presence import Stop
 from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.streams.event_stream import stream
-from holdfast.server.telemetry.observers import Observers, own_options
+from holdfast.server.telemetry.observers import Observers, own_settings
 from holdfast.server.workspace_manager import GracePeriods, WorkspaceManager
+from holdfast.storage.postgres.store_address import VARIABLE as STORE_VARIABLE
+from holdfast.storage.postgres.store_address import StoreAddress, address_of
 from holdfast.workspace.process.guard_system import deny_tracing, return_freed_memory
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Models
+    from holdfast.runtime.open_store import ServerLedger
 
-__all__ = ["RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
+__all__ = ["DEFAULT_WAIT", "RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
 
 
 RESPONSE_GRACE = 0.5
@@ -110,6 +113,7 @@ def _handle_signal(manager: WorkspaceManager) -> None:
     manager.apply(Stop())
 
 
+DEFAULT_WAIT = 30.0
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -122,6 +126,10 @@ class ServerOptions(msgspec.Struct, frozen=True):
     started_by_client: bool = False
     graces: GracePeriods = GracePeriods()
     settings: EngineSettings = EngineSettings()
+    store: str = ""
+    """The address of PostgreSQL, if it is given on the command line."""
+    wait: float = DEFAULT_WAIT
+    """Seconds to wait for PostgreSQL at the start."""
 
 
 async def serve(
@@ -138,12 +146,16 @@ async def serve(
             bound = UnixListener(options.socket, options.data_dir)
             stack.callback(bound.close)
             listener = bound.socket
-        observers = Observers(own_options(options.data_dir))
+        own_options, storage = own_settings(options.data_dir)
+        address = address_of(options.store, os.environ, storage.url, storage.password_file)
+        # The programs that the server starts need neither the address nor the password in it.
+        os.environ.pop(STORE_VARIABLE, None)
+        observers = Observers(own_options)
         stack.callback(observers.close)
         overrides = ServiceOverrides(options.settings, models, observe=observers.observe, socket=options.socket)
         sockets = [listener]
         guard = None
-        services = ServerServices(options.data_dir, overrides)
+        services = ServerServices(options.data_dir, overrides, ledger=await _open_ledger(options, address))
         try:
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
@@ -155,6 +167,16 @@ async def serve(
             await services.close()
             raise
         await run_server(manager, application, sockets, guard, on_listening=lambda: _announce(options))
+
+
+async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> "ServerLedger | None":
+    """Return the store on PostgreSQL, or None for SQLite."""
+    if address is None:
+        return None
+    # The module is needed only for PostgreSQL.
+    from holdfast.runtime.open_store import open_postgres  # noqa: PLC0415
+
+    return await open_postgres(options.data_dir, address, options.wait)
 
 
 def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:

@@ -109,7 +109,7 @@ _log = logging.getLogger("holdfast.server")
 
 
 class ClientRetired(Conflict):
-    """This client has left for good: start a new one."""
+    """This client was removed permanently: start a new one."""
 
 
 class NotAttached(Conflict):
@@ -327,8 +327,9 @@ class WorkspaceManager:
             if (timer := self._timers.pop(name, None)) is not None:
                 timer.cancel()
         elif name not in self._timers and not handle.jobs_are_late and not self.is_closed:
-            seconds = handle.services.settings.options.job_linger
-            self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._end_job_grace, handle, name)
+            settings = handle.services.settings
+            loop = asyncio.get_running_loop()
+            self._timers[name] = loop.call_later(settings.options.job_linger, self._end_job_grace, handle, name)
 
     def _end_job_grace(self, handle: WorkspaceHandle, name: object) -> None:
         self._timers.pop(name, None)
@@ -338,7 +339,7 @@ class WorkspaceManager:
     def apply(self, event: PresenceEvent) -> None:
         """Apply an event to the presence state machine and carry out its effects. Raises its refusals."""
         workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
-        before = presence.looked_at(self.presence, workspace)
+        before = presence.viewer_counts(self.presence, workspace)
         self.presence, effects = presence.transition(self.presence, event)
         self._execute(effects)
         self._publish_viewers(workspace, before)
@@ -352,18 +353,19 @@ class WorkspaceManager:
 
     def _remove_lent_servers(self, handle: WorkspaceHandle) -> None:
         """Remove the MCP servers of clients that have no claim any more."""
+        extensions = handle.services.extensions
         for client in handle.mcp_lenders - self.claims(handle).keys():
             handle.mcp_lenders.discard(client)
-            handle.services.extensions.mcp.set_client_servers(client, {})
+            extensions.mcp.set_client_servers(client, {})
 
     def claims(self, handle: WorkspaceHandle) -> Mapping[ClientId, presence.Claim]:
         """The claims of clients on a workspace."""
-        return self.presence.workspaces.get(handle.id, presence.Workspace()).claims
+        return self.presence.workspaces.get(handle.id, presence.WorkspacePresence()).claims
 
     def _publish_viewers(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
         """Publish how many clients view a session when the number has changed."""
         handle = self._handles.get(workspace)
-        now = presence.looked_at(self.presence, workspace)
+        now = presence.viewer_counts(self.presence, workspace)
         if handle is None or self.is_closed or now == before:
             return
         for session in sorted(before.keys() | now.keys()):

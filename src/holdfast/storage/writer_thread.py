@@ -5,8 +5,9 @@ milliseconds, whatever it contains. One thread that owns the writing connection 
 locks between transactions. Callers submit jobs from event loops; the thread takes all jobs that wait as one group and
 runs them in one transaction, so that many callers share one sync (group commit). The longer a sync takes, the more jobs
 wait for the next group, so the throughput adapts itself to the disk. The group is synced if any of its jobs requires
-it. In a group of several, each job runs in a savepoint: a job that fails is rolled back alone, unless the error
-concerns the file, which fails the whole group. Results are delivered only after the commit.
+it. If a job of several fails, all are rolled back and run again, each in a savepoint: only that job fails, unless the
+error concerns the file, which fails the whole group. A job must therefore have no other effect than its writes. Results
+are delivered only after the commit.
 
 A job ends in one of three ways: done; failed without a trace, if the error occurred before the commit; or unknown
 (`StorageUnknown`), if it is not certain that the commit is on disk. After unknown, callers read the state.
@@ -46,7 +47,7 @@ from holdfast.storage.thread_replies import (
 )
 from holdfast.storage.vacuum import IncrementalVacuum, overwrite_unused
 
-__all__ = ["Job", "Probe", "Work", "Writer"]
+__all__ = ["Probe", "Work", "WriteJob", "Writer"]
 
 _IDLE_SECONDS = 0.25
 """Seconds without a job after which the writer is idle."""
@@ -64,7 +65,7 @@ Probe = Callable[[str], None]
 """A function that tests inject to observe or suspend the writer at a named point."""
 
 
-class Job(Generic[T]):
+class WriteJob(Generic[T]):
     """Work within a transaction, and the reply for its result.
 
     With `sync`, the result is delivered after the commit is on disk. With `erases`, it is delivered after the deleted
@@ -99,7 +100,7 @@ class Writer:
         self._preallocate = preallocate
         self._maintenance = maintenance
         self._probe = probe or (lambda _point: None)
-        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[WriteJob[Any] | None] = queue.SimpleQueue()
         self._submit_lock = threading.Lock()
         self._is_closed = False
         self._is_full_sync: bool | None = None
@@ -115,7 +116,7 @@ class Writer:
         """Queue work for the writer thread. Must be called in a running loop. Jobs are executed in order of
         submission.
         """
-        job = Job(work, sync=sync, erases=erases)
+        job = WriteJob(work, sync=sync, erases=erases)
         with self._submit_lock:
             if self._is_closed:
                 raise closed_error()
@@ -151,10 +152,10 @@ class Writer:
             # Release the group before waiting for the next one: it may be large.
             del group
 
-    def _next_group(self) -> tuple[list[Job[Any]], bool]:
+    def _next_group(self) -> tuple[list[WriteJob[Any]], bool]:
         """Return all waiting jobs, at least one, and True if the writer has to stop after them."""
         job = self._next_job()
-        group: list[Job[Any]] = []
+        group: list[WriteJob[Any]] = []
         while job is not None:
             group.append(job)
             try:
@@ -163,7 +164,7 @@ class Writer:
                 return group, False
         return group, True
 
-    def _next_job(self) -> Job[Any] | None:
+    def _next_job(self) -> WriteJob[Any] | None:
         """Return the next job, None to stop. Run maintenance only after 250 ms without jobs, so it does not
         compete with the callers that have just received their results.
         """
@@ -175,16 +176,13 @@ class Writer:
                 if not self._must_erase:
                     return self._jobs.get()
 
-    def _write(self, group: Sequence[Job[Any]]) -> list[object]:
+    def _write(self, group: Sequence[WriteJob[Any]]) -> list[object]:
         """Return a result or a `StorageError` for each job. Never raises, because the thread has to continue."""
         try:
             self._probe("before")
             self._require_files()
             self._set_sync(full=any(job.sync for job in group))
-            self._connection.execute("BEGIN IMMEDIATE")
-            # A job that is alone needs no savepoint: if it fails, everything is rolled back.
-            alone = len(group) == 1
-            results = [group[0].work(self._connection)] if alone else [self._attempt(job) for job in group]
+            results = self._run_jobs(group)
             if any(job.erases for job in group):
                 self._connection.execute("INSERT OR IGNORE INTO upkeep (task) VALUES (?)", (_ERASE_TASK,))
             self._probe("executed")
@@ -211,6 +209,22 @@ class Writer:
             log_error(error)
             return _fail_all(group, StorageUnknown())
         return results
+
+    def _run_jobs(self, group: Sequence[WriteJob[Any]]) -> list[object]:
+        """Begin a transaction and run the jobs in it. Raises the error of a job that is alone, and errors of the file.
+
+        Jobs rarely fail, and a savepoint makes SQLite copy each page that is changed after it: with savepoints, 24
+        accepts in as many workspaces take 6 % longer.
+        """
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            return [job.work(self._connection) for job in group]
+        except Exception as error:
+            if len(group) == 1 or isinstance(error, FILE_ERRORS):
+                raise
+        self._roll_back()
+        self._connection.execute("BEGIN IMMEDIATE")
+        return [self._attempt(job) for job in group]
 
     def _require_files(self) -> None:
         """Raise `StorageDetached` before anything is written to files that the path no longer shows."""
@@ -241,7 +255,7 @@ class Writer:
             self._files.note_checkpoint(is_complete=frames == moved)
         return frames == moved
 
-    def _attempt(self, job: Job[Any]) -> object:
+    def _attempt(self, job: WriteJob[Any]) -> object:
         """Return the job's result, or the error with which it alone failed; raise errors of the file for the
         whole group.
         """
@@ -354,6 +368,6 @@ class Writer:
         return apsw.SQLITE_OK
 
 
-def _fail_all(group: Sequence[Job[Any]], error: StorageError) -> list[object]:
+def _fail_all(group: Sequence[WriteJob[Any]], error: StorageError) -> list[object]:
     """Return a separate exception for each job, because each of them is raised to another caller."""
     return [type(error)(str(error)) for _ in group]

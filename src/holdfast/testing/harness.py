@@ -107,9 +107,9 @@ class PublishedEvents:
 
     def publish(self, entries: Iterable[Entry]) -> None:
         """Record and publish durable events."""
-        heard = list(entries)
-        self.events += [(entry.number, entry.event) for entry in heard]
-        self._outlet.publish(heard)
+        received = list(entries)
+        self.events += [(entry.number, entry.event) for entry in received]
+        self._outlet.publish(received)
 
     def publish_live(self, event: LiveEvent) -> None:
         """Record and publish a live event."""
@@ -180,7 +180,7 @@ class Harness:
         """Cancel the runs of the session."""
         return await self.workspace.inputs.cancel(self.session)
 
-    async def quiet(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until the session is idle."""
         await self.workspace.engine.wait_until_idle(self.session)
 

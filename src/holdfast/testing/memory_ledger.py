@@ -102,27 +102,34 @@ class MemoryLedger:
         self._journal.back_to(0)
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
+        """Open a workspace with a new epoch."""
         return await self._run_in_order(lambda: self._change_owner(path))
 
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
+        """Close a workspace cleanly."""
         await self._run_in_order(lambda: self._mark_clean(workspace, epoch))
 
     async def unfinished_workspaces(self) -> Sequence[str]:
-        def look() -> list[str]:
+        """Return the paths of workspaces with runs that have not ended."""
+
+        def read() -> list[str]:
             return [owner.path for owner in self._owners if self._tables[owner.id].runs.all_open()]
 
-        return await self._read_after_pace(look)
+        return await self._read_after_pace(read)
 
     async def commit(
         self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
     ) -> Sequence[Answer]:
+        """Commit a batch and return an answer for each write."""
         batch = tuple(writes)
         return await self._run_in_order(lambda: self._commit(workspace, epoch, ticket, batch))
 
     async def join_workspace(self, path: str) -> WorkspaceRecord:
+        """Open a workspace without becoming its owner."""
         return await self._run_in_order(lambda: self._join(path))
 
     async def accept(self, workspace: WorkspaceId, writes: Sequence[Write]) -> Sequence[Answer]:
+        """Store inputs of a node that need not own the workspace."""
         inputs = tuple(writes)
         return await self._run_in_order(lambda: self._accept(workspace, inputs))
 
@@ -136,81 +143,101 @@ class MemoryLedger:
         return await self._read_after_pace(look)
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
+        """Return the ticket and the answers of the last batch."""
         owner = await self._run_in_order(lambda: self._require_owner(workspace, epoch))
         return owner.ticket, owner.answers
 
     async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
+        """Return numbered events after a cursor."""
         return await self._read(workspace, lambda tables: tables.log.after(cursor, limit))
 
     async def dated_events(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, int, bytes]]:
+        """Return numbered events after a cursor with their times."""
         return await self._read(workspace, lambda tables: tables.log.dated_after(cursor, limit))
 
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
-        def look() -> tuple[int, int]:
+        """Return the oldest stored and the newest number."""
+
+        def read() -> tuple[int, int]:
             owner = self._owners.get(workspace)
             return (1, 0) if owner is None else (self._oldest(owner), owner.newest)
 
-        return await self._read_after_pace(look)
+        return await self._read_after_pace(read)
 
     async def snapshot(self, workspace: WorkspaceId, session: SessionId | None) -> Snapshot:
+        """Return the state at one point of the log."""
         return await self._read_after_pace(lambda: self._snapshot(workspace, session))
 
     async def sessions(self, workspace: WorkspaceId) -> Sequence[Session]:
-        def look(tables: MemoryTables) -> list[Session]:
+        """Return the top-level sessions."""
+
+        def read(tables: MemoryTables) -> list[Session]:
             return [session for session in tables.sessions.every() if not session.parent_session_id]
 
-        return await self._read(workspace, look)
+        return await self._read(workspace, read)
 
     async def session(self, workspace: WorkspaceId, session: SessionId) -> Session | None:
+        """Return a session, or None."""
         return await self._read(workspace, lambda tables: tables.sessions.get(session))
 
     async def messages(self, workspace: WorkspaceId, session: SessionId) -> Sequence[Message]:
+        """Return the messages of a session."""
         return await self._read(workspace, lambda tables: tables.messages.of_session(session))
 
     async def messages_of_run(self, workspace: WorkspaceId, run: RunId) -> Sequence[Message]:
+        """Return the messages of a run."""
         return await self._read(workspace, lambda tables: tables.messages.of_run(run))
 
     async def run(self, workspace: WorkspaceId, run: RunId) -> RunRecord | None:
+        """Return a run with its input, or None."""
         return await self._read(workspace, lambda tables: tables.runs.record(run))
 
     async def briefing(self, workspace: WorkspaceId, run: RunId) -> Briefing | None:
-        def look(tables: MemoryTables) -> Briefing | None:
+        """Return a run with its session and conversation, or None."""
+
+        def read(tables: MemoryTables) -> Briefing | None:
             record = tables.runs.record(run)
             session = None if record is None else tables.sessions.get(record.run.session_id)
             if record is None or session is None:
                 return None
             return Briefing(record, session, tuple(tables.messages.of_session(session.id)))
 
-        return await self._read(workspace, look)
+        return await self._read(workspace, read)
 
     async def open_runs(self, workspace: WorkspaceId) -> Sequence[Run]:
+        """Return the runs without an end."""
         return await self._read(workspace, lambda tables: tables.runs.all_open())
 
     async def runs(self, workspace: WorkspaceId, session: SessionId | None, limit: int, before: int) -> Sequence[Run]:
-        def look(tables: MemoryTables) -> list[Run]:
+        """Return runs, newest first."""
+
+        def read(tables: MemoryTables) -> list[Run]:
             found = [run for run in tables.runs.every() if session in {None, run.session_id}]
             return [run for run in reversed(found) if not before or run.number < before][:limit]
 
-        return await self._read(workspace, look)
+        return await self._read(workspace, read)
 
     async def files(self, workspace: WorkspaceId, session: SessionId) -> Sequence[FileVersion]:
+        """Return the file versions of a session."""
         return await self._read(workspace, lambda tables: tables.files.of_session(session))
 
     async def read_mark(self, workspace: WorkspaceId, session: SessionId, path: str) -> ReadMark | None:
+        """Return the last read of a file, or None."""
         return await self._read(workspace, lambda tables: tables.files.read_mark(session, path))
 
     async def read_marks(self, workspace: WorkspaceId, session: SessionId) -> Sequence[ReadMark]:
+        """Return the read marks of a session."""
         return await self._read(workspace, lambda tables: tables.files.read_marks(session))
 
-    async def _read_after_pace(self, look: Callable[[], T]) -> T:
+    async def _read_after_pace(self, read: Callable[[], T]) -> T:
         await self._pace()
-        result = look()
+        result = read()
         await self._pace()
         return result
 
-    async def _read(self, workspace: WorkspaceId, look: Callable[[MemoryTables], T]) -> T:
+    async def _read(self, workspace: WorkspaceId, read: Callable[[MemoryTables], T]) -> T:
         """Read the tables of a workspace. An unknown workspace is empty."""
-        return await self._read_after_pace(lambda: look(self._tables.get(workspace) or MemoryTables(Journal())))
+        return await self._read_after_pace(lambda: read(self._tables.get(workspace) or MemoryTables(Journal())))
 
     async def _run_in_order(self, work: Callable[[], T]) -> T:
         """Run a job after all earlier ones. The first caller that is scheduled runs the waiting jobs of others, too."""
@@ -219,7 +246,7 @@ class MemoryLedger:
         try:
             await self._pace()
         finally:
-            # Whoever stops waiting does not stop the work.
+            # Cancelling a caller does not cancel its job.
             while job in self._waiting:
                 self._waiting.popleft().run()
         await self._pace()
@@ -301,7 +328,7 @@ class MemoryLedger:
         if ticket == owner.ticket:
             return owner.answers
         if ticket < owner.ticket:
-            raise StorageUnknown("A later batch was written already; what became of this one is no longer known.")
+            raise StorageUnknown("A later batch was written already; the result of this one is no longer known.")
         newest, done = self._apply_writes(owner, writes, is_input=False)
         self._owners.set(owner.id, msgspec.structs.replace(owner, newest=newest, ticket=ticket, answers=done))
         self._prune_if_due(owner, newest)

@@ -41,6 +41,7 @@ class Agent(BaseTool[AgentArguments]):
 
     @property
     def spec(self) -> ToolSpec:
+        """Specification with the names and descriptions of the available agents."""
         offered = self._offered()
         if offered != self._listed_agents:
             description = self._spec.description + _agent_list(offered)
@@ -51,8 +52,9 @@ class Agent(BaseTool[AgentArguments]):
         return self._listed_spec
 
     async def act(self, context: ToolContext, arguments: AgentArguments) -> ToolOutcome:
+        """Run the sub-agent and return its final text."""
         if not arguments.prompt.strip():
-            raise ToolError("The prompt is empty: say what the helper shall find out.")
+            raise ToolError("The prompt is empty: describe the task of the sub-agent.")
         requested = arguments.agent.strip().removeprefix("@")
         if not requested:
             return ToolOutcome(await context.run_subagent(SubagentTask(arguments.prompt, "New Agent Session")))
@@ -68,7 +70,7 @@ def _agent_list(agents: Sequence[tuple[str, str]]) -> str:
     """Return the list of agents for the tool description; without descriptions once it gets too long."""
     if not agents:
         return ""
-    lines = ["", "", "With `agent` you send one of these, which has its own instructions, tools and model:"]
+    lines = ["", "", "The tool `agent` runs one of these, which have their own instructions, tools and models:"]
     room = _MAX_LIST_LENGTH
     for name, description in agents:
         line = f"- {name}: {' '.join(description.split())}"

@@ -9,7 +9,7 @@ from holdfast.domain.errors import PermissionDenied, ToolError
 from holdfast.domain.tools import Permit, SubagentTask, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
 from holdfast.tools.fetch import read_page
-from holdfast.workspace.web_client import Target, WebClient, parse_target
+from holdfast.workspace.web_client import WebClient, WebTarget, parse_target
 
 __all__ = ["AgenticFetch", "AgenticFetchArguments", "WebFetch", "WebFetchArguments"]
 
@@ -19,8 +19,8 @@ _SECONDS = 60
 class AgenticFetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The question, and the page to begin with."""
 
-    prompt: Annotated[str, Meta(description="What you want to know.")]
-    url: Annotated[str, Meta(description="The page to begin with, if you know it.")] = ""
+    prompt: Annotated[str, Meta(description="The question.")]
+    url: Annotated[str, Meta(description="The page to begin with, if known.")] = ""
 
 
 class AgenticFetch(BaseTool[AgenticFetchArguments]):
@@ -31,14 +31,15 @@ class AgenticFetch(BaseTool[AgenticFetchArguments]):
     arguments = AgenticFetchArguments
 
     async def act(self, context: ToolContext, arguments: AgenticFetchArguments) -> ToolOutcome:
+        """Request permission and let a sub-agent answer the question."""
         if not arguments.prompt.strip():
-            raise ToolError("The prompt is empty: say what you want to know.")
+            raise ToolError("The prompt is empty: write the question.")
         params: dict[str, object] = {"prompt": arguments.prompt}
         begin = ""
         if arguments.url:
             params["url"] = parse_target(arguments.url).url
             begin = f"Begin with {params['url']}\n\n"
-        what = f"Let a helper read pages on the web: {arguments.url or arguments.prompt}"
+        what = f"Let a sub-agent read web pages: {arguments.url or arguments.prompt}"
         await context.permit(Permit(self.name, "fetch", context.workspace_path, what, params))
         return ToolOutcome(
             await context.run_subagent(SubagentTask(begin + arguments.prompt, "Fetch Analysis", "fetch"))
@@ -48,7 +49,7 @@ class AgenticFetch(BaseTool[AgenticFetchArguments]):
 class WebFetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The page to fetch."""
 
-    url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
+    url: Annotated[str, Meta(description="The complete address, with http:// or https://.")]
 
 
 class WebFetch(BaseTool[WebFetchArguments]):
@@ -63,9 +64,13 @@ class WebFetch(BaseTool[WebFetchArguments]):
         self._web = web or WebClient()
 
     async def act(self, context: ToolContext, arguments: WebFetchArguments) -> ToolOutcome:
-        async def consent(target: Target) -> None:
+        """Fetch the page, unless its address is private or denied."""
+
+        async def consent(target: WebTarget) -> None:
             if target.note:
-                raise PermissionDenied(f"{target.host} is {target.note}: helpers may not go there.", stops_turn=False)
+                raise PermissionDenied(
+                    f"{target.host} is {target.note}: sub-agents cannot access it.", stops_turn=False
+                )
             params: dict[str, object] = {"url": target.url}
             what = f"Fetch {target.url}."
             # The task was approved; rules that deny a fetch apply to sub-agents as well.

@@ -17,8 +17,8 @@ from holdfast.workspace.process.shell_launch import Shell
 
 __all__ = ["Bash", "BashArguments", "BashTimes", "output_text"]
 
-_LEFT_RUNNING = (
-    "[Processes that the command had left running were stopped. For something that is to go on, set run_in_background.]"
+_STOPPED_LEFTOVERS = (
+    "[Processes that the command had left running were stopped. To keep a process running, set run_in_background.]"
 )
 
 
@@ -52,6 +52,7 @@ class Bash(BaseTool[BashArguments]):
         self._times = times or BashTimes()
 
     async def act(self, context: ToolContext, arguments: BashArguments) -> ToolOutcome:
+        """Request permission and run the command, in the background if requested or if it takes long."""
         cwd = _directory(context, arguments)
         params = {**msgspec.to_builtins(arguments), "working_dir": cwd}
         what = f"Execute command: {arguments.command}"
@@ -134,7 +135,7 @@ class _Call:
         output = job.output()
         text = output_text(output.stdout, output.stderr, None)
         message = (
-            f"The command goes on in the background as job {job.info.id}.\n"
+            f"The command continues in the background as job {job.info.id}.\n"
             f'Read it with job_output {{"shell_id": "{job.info.id}"}}, stop it with job_kill.'
         )
         so_far = f"\n\nOutput so far:\n{text}" if text else ""
@@ -173,13 +174,13 @@ def _describe_end(end: TreeEnd) -> str:
         numbers = ", ".join(map(str, end.left))
         return f"[These processes run as another user and could not be stopped: {numbers}.]"
     if end.code is None:
-        return "[The command was stopped before it was done.]"
-    return _LEFT_RUNNING if end.was_killed else ""
+        return "[The command was stopped before it finished.]"
+    return _STOPPED_LEFTOVERS if end.was_killed else ""
 
 
 def _directory(context: ToolContext, arguments: BashArguments) -> str:
     if not arguments.command.strip():
-        raise ToolError("The command is empty: say what to run.")
+        raise ToolError("The command is empty.")
     if "\0" in arguments.command or "\0" in arguments.working_dir:
         raise ToolError("A command cannot contain a NUL character.")
     location = Path(context.workspace_path, arguments.working_dir).resolve()

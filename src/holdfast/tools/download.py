@@ -29,8 +29,8 @@ _PAUSE = 1.0
 class DownloadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `download`."""
 
-    url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
-    file_path: Annotated[str, Meta(description="The new file, absolute or from the workspace's directory.")]
+    url: Annotated[str, Meta(description="The complete address, with http:// or https://.")]
+    file_path: Annotated[str, Meta(description="The path of the new file, absolute or relative to the workspace.")]
     timeout: Annotated[int, Meta(description="Seconds, 600 at most.")] = _SECONDS
 
 
@@ -46,6 +46,7 @@ class Download(BaseTool[DownloadArguments]):
         self._most = most
 
     async def act(self, context: ToolContext, arguments: DownloadArguments) -> ToolOutcome:
+        """Request permission and save the file."""
         target = parse_target(arguments.url)
         location = await resolve_location(context, arguments.file_path)
         if await asyncio.to_thread(status_of, location) is not None:
@@ -65,7 +66,7 @@ class Download(BaseTool[DownloadArguments]):
             # No await between the last chunk and this: a cancel takes effect before it, or finds the file complete.
             write.publish()
         except TimeoutError:
-            raise ToolError(f"The download took longer than {seconds} s and was given up.") from None
+            raise ToolError(f"The download took longer than {seconds} s and was aborted.") from None
         finally:
             write.discard()
         await record_change(write, None, record_new_file(context, location, digest, begin))

@@ -24,10 +24,10 @@ _MAX_SHOWN = 3_000
 class EditArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `edit`."""
 
-    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
-    old_string: Annotated[str, Meta(description="The text as it stands in the file; empty to make a new file.")] = ""
-    new_string: Annotated[str, Meta(description="What takes its place; empty to remove it.")] = ""
-    replace_all: Annotated[bool, Meta(description="Change every place, not exactly one.")] = False
+    file_path: Annotated[str, Meta(description="The path of the file, absolute or relative to the workspace.")]
+    old_string: Annotated[str, Meta(description="The exact text in the file; empty to create a new file.")] = ""
+    new_string: Annotated[str, Meta(description="The replacement; empty to remove the text.")] = ""
+    replace_all: Annotated[bool, Meta(description="Replace every occurrence instead of exactly one.")] = False
 
 
 class Edit(BaseTool[EditArguments]):
@@ -41,6 +41,7 @@ class Edit(BaseTool[EditArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: EditArguments) -> ToolOutcome:
+        """Replace the text, or create the file."""
         now = await current_or_new(context, arguments.file_path, makes=not arguments.old_string)
         if now.text is None:
             edited = EditResult(arguments.new_string, 1)
@@ -70,23 +71,23 @@ async def current_or_new(context: ToolContext, given: str, *, makes: bool) -> Cu
         return Current(location)
     now = await current_file(context, given)
     if now.text is None:
-        raise ToolError(f"There is no file {now.location.name}. To make it, leave old_string empty or use write.")
+        raise ToolError(f"There is no file {now.location.name}. To create it, leave old_string empty or use write.")
     return now
 
 
 class EditPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One replacement of the tool `multiedit`."""
 
-    old_string: Annotated[str, Meta(description="The text as it stands after the edits before this one.")]
-    new_string: Annotated[str, Meta(description="What takes its place; empty to remove it.")]
-    replace_all: Annotated[bool, Meta(description="Change every place, not exactly one.")] = False
+    old_string: Annotated[str, Meta(description="The exact text after the preceding edits.")]
+    new_string: Annotated[str, Meta(description="The replacement; empty to remove the text.")]
+    replace_all: Annotated[bool, Meta(description="Replace every occurrence instead of exactly one.")] = False
 
 
 class MultieditArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `multiedit`."""
 
-    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
-    edits: Annotated[tuple[EditPiece, ...], Meta(min_length=1, description="What to replace, in this order.")]
+    file_path: Annotated[str, Meta(description="The path of the file, absolute or relative to the workspace.")]
+    edits: Annotated[tuple[EditPiece, ...], Meta(min_length=1, description="The replacements, in order.")]
 
 
 class _Failed(msgspec.Struct, frozen=True):
@@ -106,6 +107,7 @@ class Multiedit(BaseTool[MultieditArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: MultieditArguments) -> ToolOutcome:
+        """Make the replacements in order and report those that failed."""
         first, *others = arguments.edits
         now = await current_or_new(context, arguments.file_path, makes=not first.old_string)
         if now.text is None:
@@ -114,7 +116,7 @@ class Multiedit(BaseTool[MultieditArguments]):
             text, notes, failed = await asyncio.to_thread(_apply, now.text, arguments.edits, 1)
         applied = len(arguments.edits) - len(failed)
         if not applied or text == now.text:
-            raise ToolError("\n".join(["No edit could be made; the file is as it was.", *_failure_lines(failed)]))
+            raise ToolError("\n".join(["No edit could be made; the file is unchanged.", *_failure_lines(failed)]))
         difference, before, after = await change_file(context, self.name, now, text)
         details = metadata(
             additions=difference.additions,

@@ -11,7 +11,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.tools.base import BaseTool
-from holdfast.workspace.web_client import Consent, Target, WebClient, WebResponse, parse_target
+from holdfast.workspace.web_client import Consent, WebClient, WebResponse, WebTarget, parse_target
 
 __all__ = ["Fetch", "FetchArguments", "permit_web", "read_page", "whole_seconds", "without_clock"]
 
@@ -26,8 +26,8 @@ _MAX_SECONDS = 120
 class FetchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `fetch`."""
 
-    url: Annotated[str, Meta(description="The whole address, with http:// or https://.")]
-    format: Annotated[Format, Meta(description="What to make of it.")] = "markdown"
+    url: Annotated[str, Meta(description="The complete address, with http:// or https://.")]
+    format: Annotated[Format, Meta(description="The format of the result.")] = "markdown"
     timeout: Annotated[int, Meta(description="Seconds, 120 at most.")] = _SECONDS
 
 
@@ -43,6 +43,7 @@ class Fetch(BaseTool[FetchArguments]):
         self._web = web or WebClient()
 
     async def act(self, context: ToolContext, arguments: FetchArguments) -> ToolOutcome:
+        """Request permission and return the page in the requested format."""
         target = parse_target(arguments.url)
         seconds = whole_seconds(arguments.timeout, _SECONDS, _MAX_SECONDS)
         params: dict[str, object] = {"url": target.url, "format": arguments.format, "timeout": seconds}
@@ -53,7 +54,7 @@ class Fetch(BaseTool[FetchArguments]):
 
 async def read_page(
     web: WebClient,
-    target: Target,
+    target: WebTarget,
     consent: Consent,
     environment: Mapping[str, str],
     seconds: int,
@@ -65,7 +66,7 @@ async def read_page(
         async with deadline, web.get(target, without_clock(deadline, consent), environment) as answer:
             return await _page(answer, target, form)
     except TimeoutError:
-        raise ToolError(f"{target.host} did not answer within {seconds} s. Try again, or a longer timeout.") from None
+        raise ToolError(f"{target.host} did not answer within {seconds} s. Try again, or increase timeout.") from None
 
 
 def whole_seconds(given: int, default: int, most: int) -> int:
@@ -75,10 +76,10 @@ def whole_seconds(given: int, default: int, most: int) -> int:
 
 def permit_web(
     context: ToolContext, tool: str, action: str, path: str, params: dict[str, object]
-) -> Callable[[Target], Awaitable[None]]:
+) -> Callable[[WebTarget], Awaitable[None]]:
     """Return a function that requests permission for an address. Private addresses are named as such."""
 
-    async def ask(target: Target) -> None:
+    async def ask(target: WebTarget) -> None:
         where = f" This is {target.note}, not the open internet." if target.note else ""
         verb = "Download" if action == "download" else "Fetch"
         shown = {**params, "url": target.url}
@@ -89,11 +90,11 @@ def permit_web(
 
 
 def without_clock(
-    deadline: asyncio.Timeout, ask: Callable[[Target], Awaitable[None]]
-) -> Callable[[Target], Awaitable[None]]:
+    deadline: asyncio.Timeout, ask: Callable[[WebTarget], Awaitable[None]]
+) -> Callable[[WebTarget], Awaitable[None]]:
     """Return `consent` with the deadline suspended while it waits for an answer."""
 
-    async def asked(target: Target) -> None:
+    async def asked(target: WebTarget) -> None:
         loop = asyncio.get_running_loop()
         left = (deadline.when() or loop.time()) - loop.time()
         deadline.reschedule(None)
@@ -103,7 +104,7 @@ def without_clock(
     return asked
 
 
-async def _page(answer: WebResponse, target: Target, form: Format) -> ToolOutcome:
+async def _page(answer: WebResponse, target: WebTarget, form: Format) -> ToolOutcome:
     if answer.status != 200:
         raise ToolError(f"{target.host} answered with status {answer.status}; nothing was fetched.")
     if not _is_text(answer.content_type):
@@ -118,7 +119,7 @@ async def _page(answer: WebResponse, target: Target, form: Format) -> ToolOutcom
     lines = [f"(redirected to {answer.url})\n"] if answer.url != target.url else []
     lines.append(text if text.strip() else "(the page is empty)")
     if is_cut:
-        lines.append(f"\n(cut: only the first {_MAX_CONTENT:,} bytes are shown)")
+        lines.append(f"\n(truncated: only the first {_MAX_CONTENT:,} bytes are shown)")
     return ToolOutcome("\n".join(lines))
 
 

@@ -24,7 +24,7 @@ class GlobArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `glob`."""
 
     pattern: Annotated[str, Meta(min_length=1, description='Such as "*.py", "src/**/*.{ts,tsx}" or "**/test_*".')]
-    path: Annotated[str, Meta(description="The directory to look in; the workspace's if left out.")] = "."
+    path: Annotated[str, Meta(description="The directory to search; default: the workspace.")] = "."
 
 
 class Glob(BaseTool[GlobArguments]):
@@ -40,9 +40,10 @@ class Glob(BaseTool[GlobArguments]):
         self._settings = settings
 
     async def act(self, context: ToolContext, arguments: GlobArguments) -> ToolOutcome:
+        """Return the paths that match."""
         location, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
         if not is_folder:
-            raise ToolError(f"{location.name} is a file: give the directory to look in.")
+            raise ToolError(f"{location.name} is a file: give the directory to search.")
         pattern = arguments.pattern
         if is_within(location.path, pattern):
             pattern = pattern.removeprefix(location.path)
@@ -51,7 +52,7 @@ class Glob(BaseTool[GlobArguments]):
         found = await self._searcher.files(where, pattern)
         lines = [as_one_line(posixpath.join(location.path, path)) for path in found.paths]
         if found.is_truncated:
-            lines += ["", "(there are more: use a sharper pattern or path)"]
+            lines += ["", "(there are more: use a more specific pattern or path)"]
         if found.is_timed_out:
             lines += ["", f"(the search was stopped after {seconds:g} s: give a path)"]
         details = metadata(number_of_files=len(found.paths), truncated=found.is_truncated or found.is_timed_out)

@@ -23,16 +23,16 @@ from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope,
 __all__ = ["Grep", "GrepArguments", "search_environment", "searched"]
 
 _SECONDS = 5.0
-_NEEDED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "XDG_CONFIG_HOME")
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "XDG_CONFIG_HOME")
 
 
 class GrepArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `grep`."""
 
-    pattern: Annotated[str, Meta(min_length=1, description="A regular expression, tried on each line.")]
-    path: Annotated[str, Meta(description="A directory or one file; the workspace's if left out.")] = "."
-    include: Annotated[str, Meta(description='Only files that fit, such as "*.py" or "src/**/*.{ts,tsx}".')] = ""
-    literal_text: Annotated[bool, Meta(description="Take the pattern as plain text.")] = False
+    pattern: Annotated[str, Meta(min_length=1, description="A regular expression, matched against each line.")]
+    path: Annotated[str, Meta(description="A directory or one file; default: the workspace.")] = "."
+    include: Annotated[str, Meta(description='Only files that match, such as "*.py" or "src/**/*.{ts,tsx}".')] = ""
+    literal_text: Annotated[bool, Meta(description="Match the pattern as plain text.")] = False
 
 
 class Grep(BaseTool[GrepArguments]):
@@ -48,8 +48,9 @@ class Grep(BaseTool[GrepArguments]):
         self._settings = settings
 
     async def act(self, context: ToolContext, arguments: GrepArguments) -> ToolOutcome:
+        """Return the matching lines, newest files first."""
         if "\n" in arguments.pattern:
-            raise ToolError("The pattern has a line break in it, and lines are searched one by one: leave it out.")
+            raise ToolError("The pattern contains a line break, but lines are searched one by one: remove it.")
         location, is_folder = await searched(context, self.name, arguments.path, {"pattern": arguments.pattern})
         seconds = self._settings().grep.get("timeout", 0) / 1e9 or _SECONDS
         scope = SearchScope(location.root, location.path, search_environment(context), seconds, is_file=not is_folder)
@@ -79,7 +80,7 @@ async def searched(context: ToolContext, tool: str, given: str, params: dict[str
 
 def search_environment(context: ToolContext) -> dict[str, str]:
     """Return the environment of search programs, which contains no secrets."""
-    known = {name: context.environment[name] for name in _NEEDED if name in context.environment}
+    known = {name: context.environment[name] for name in _KEPT_VARIABLES if name in context.environment}
     return {"PATH": os.environ.get("PATH", os.defpath), **known}
 
 
@@ -93,5 +94,5 @@ def _text(found: TextMatches, folder: str, seconds: float) -> str:
         lines += ["", f"{as_one_line(os.path.join(folder, path))}:"]
         lines += [f"  Line {match.line}, Char {match.column}: {match.text}" for match in matches]
     if found.is_truncated:
-        lines += ["", "(only the newest files are shown: use a sharper pattern, path or include)"]
+        lines += ["", "(only the newest files are shown: use a more specific pattern, path or include)"]
     return "\n".join([*lines, *(["", f"({timeout_note})"] if found.is_timed_out else [])])

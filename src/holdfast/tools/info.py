@@ -33,6 +33,7 @@ class Info(BaseTool[InfoArguments]):
         self._facts = facts
 
     async def act(self, context: ToolContext, arguments: InfoArguments) -> ToolOutcome:
+        """Return the version and the redacted configuration."""
         lines = ["[holdfast]", f"version = {__version__}", f"workspace = {context.workspace_path}"]
         lines += [f"session = {context.session_id}", f"run = {context.run_id}"]
         facts = await self._facts(context) if self._facts else {}

@@ -35,6 +35,7 @@ class JobOutputTool(BaseTool[JobOutputArguments]):
         self._jobs = jobs
 
     async def act(self, context: ToolContext, arguments: JobOutputArguments) -> ToolOutcome:
+        """Return the output of the job; wait for its end if requested."""
         job = self._jobs.get(arguments.shell_id, context.session_id)
         if arguments.wait:
             await asyncio.shield(job.running.exited)
@@ -49,7 +50,7 @@ def _text(output: JobOutput) -> str:
     is_running = job.state == "running"
     status = "running" if is_running else "completed"
     if is_running and job.exit_code is not None:
-        status += f" (the command itself has ended with exit code {job.exit_code}; what it started goes on)"
+        status += f" (the command itself has ended with exit code {job.exit_code}; processes that it started continue)"
     text = output_text(output.stdout, output.stderr, None if is_running else job.exit_code)
     return f"Status: {status}\n\n{text or 'no output'}"
 
@@ -81,11 +82,12 @@ class JobKill(BaseTool[JobKillArguments]):
         self._jobs = jobs
 
     async def act(self, context: ToolContext, arguments: JobKillArguments) -> ToolOutcome:
+        """Stop the job and return its output."""
         was_over = self._jobs.get(arguments.shell_id, context.session_id).has_ended
         output = await self._jobs.kill(arguments.shell_id, context.session_id)
         job = output.job
         about = metadata(shell_id=job.id, command=job.command, description=job.description)
-        message = f"Job {job.id} had ended already and is forgotten." if was_over else f"Job {job.id} was stopped."
+        message = f"Job {job.id} had already ended and was removed." if was_over else f"Job {job.id} was stopped."
         text = output_text(output.stdout, output.stderr, None)
         content = f"{message}\n\nIts output:\n{text}" if text else message
         return ToolOutcome(content, about)

@@ -25,7 +25,7 @@ _MAX_LINE_LENGTH = 2_000
 class LogsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `holdfast_logs`."""
 
-    lines: Annotated[int, Meta(description="How many of the last entries; 100 at most.")] = _LINES
+    lines: Annotated[int, Meta(description="The number of last entries, at most 100.")] = _LINES
 
 
 class Logs(BaseTool[LogsArguments]):
@@ -41,10 +41,11 @@ class Logs(BaseTool[LogsArguments]):
         self._file = file
 
     async def act(self, context: ToolContext, arguments: LogsArguments) -> ToolOutcome:
+        """Return the last entries of the log without secrets."""
         count = min(arguments.lines, _MAX_LINES) if arguments.lines > 0 else _LINES
         path = self._file()
         if path is None:
-            raise ToolError("This server keeps no log file.")
+            raise ToolError("This server has no log file.")
         text = await asyncio.to_thread(_end, path)
         lines = [
             line[:_MAX_LINE_LENGTH] + "…" * (len(line) > _MAX_LINE_LENGTH)

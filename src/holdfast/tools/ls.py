@@ -30,9 +30,9 @@ _MAX_DEPTH_ELSEWHERE = 2
 class LsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `ls`."""
 
-    path: Annotated[str, Meta(description="The directory; the workspace's if left out.")] = "."
-    ignore: Annotated[tuple[str, ...], Meta(description="Patterns to leave out, as in .gitignore.")] = ()
-    depth: Annotated[int, Meta(description="How many levels to show; 0 means all.")] = 0
+    path: Annotated[str, Meta(description="The directory; default: the workspace.")] = "."
+    ignore: Annotated[tuple[str, ...], Meta(description="Patterns to exclude, as in .gitignore.")] = ()
+    depth: Annotated[int, Meta(description="The number of levels to show; 0 means all.")] = 0
 
 
 class _Entry(NamedTuple):
@@ -99,6 +99,7 @@ class Listing:
         ]
 
     def lines(self) -> list[str]:
+        """Return the entries as indented lines."""
         lines = [f"- {self._root.rstrip('/')}/"]
         waiting = [("", entry, 1) for entry in reversed(self.children.get("", []))]
         while waiting:
@@ -122,6 +123,7 @@ class Ls(BaseTool[LsArguments]):
         self._settings = settings
 
     async def act(self, context: ToolContext, arguments: LsArguments) -> ToolOutcome:
+        """Return the tree below the directory."""
         location = await resolve_location(context, arguments.path)
         params = {"path": location.path, "ignore": list(arguments.ignore), "depth": arguments.depth}
         await context.permit(Permit(self.name, "list", location.path, f"List directory {location.path}", params))
@@ -133,9 +135,9 @@ class Ls(BaseTool[LsArguments]):
         counts = metadata(number_of_files=listing.files, truncated=listing.is_truncated)
         lines = listing.lines()
         if len(lines) == 1:
-            lines.append("(nothing in it, or only what is ignored)")
+            lines.append("(empty, or only ignored entries)")
         if listing.is_truncated:
-            lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a part of it.)")
+            lines.append(f"(more than {listing.files} entries; only the upper levels are shown. List a subdirectory.)")
         return ToolOutcome("\n".join(lines), counts)
 
     def _list_directory(self, location: FileLocation, arguments: LsArguments, stop: threading.Event) -> Listing:

@@ -27,23 +27,24 @@ _CANCELLED = "User cancelled this question"
 class AskedChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A choice of a question, as the model sends it."""
 
-    id: Annotated[str, Meta(description="A short name of your own, which comes back when it is selected.")]
-    label: Annotated[str, Meta(description="What the user reads.")]
-    description: Annotated[str, Meta(description="More about it, if it needs more.")] = ""
+    id: Annotated[str, Meta(description="A short id of your own, which is returned if the choice is selected.")]
+    label: Annotated[str, Meta(description="The text of the choice.")]
+    description: Annotated[str, Meta(description="An explanation, if it needs one.")] = ""
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A question, as the model sends it."""
 
-    type: Annotated[QuestionKind, Meta(description="How it is answered.")]
+    type: Annotated[QuestionKind, Meta(description="The kind of answer.")]
     question: Annotated[str, Meta(description="One sentence.")]
-    description: Annotated[str, Meta(description="What the answer decides, in Markdown.")] = ""
-    label: Annotated[str, Meta(description="A word or two that names it.")] = ""
+    description: Annotated[str, Meta(description="The consequences of the answer, in Markdown.")] = ""
+    label: Annotated[str, Meta(description="One or two words that name it.")] = ""
     choices: Annotated[tuple[AskedChoice, ...], Meta(description="For the two types with choices.")] = ()
     options: Annotated[tuple[AskedChoice, ...], Meta(description="The same as choices.")] = ()
 
     @property
     def offered(self) -> tuple[AskedChoice, ...]:
+        """The choices, under either of the two accepted names."""
         return self.choices or self.options
 
 
@@ -51,8 +52,10 @@ class QuestionArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Arguments of the tool `question`."""
 
     questions: Annotated[tuple[AskedQuestion, ...], Meta(description="One to five.")]
-    confirm_title: Annotated[str, Meta(description="For two or more: asked before the answers are sent.")] = ""
-    confirm_description: Annotated[str, Meta(description="What happens with the answers.")] = ""
+    confirm_title: Annotated[
+        str, Meta(description="For two or more questions: a last question before the answers are sent.")
+    ] = ""
+    confirm_description: Annotated[str, Meta(description="The use of the answers.")] = ""
 
 
 class QuestionTool(BaseTool[QuestionArguments]):
@@ -62,6 +65,7 @@ class QuestionTool(BaseTool[QuestionArguments]):
     arguments = QuestionArguments
 
     async def act(self, context: ToolContext, arguments: QuestionArguments) -> ToolOutcome:
+        """Submit the questions and return the answers."""
         asked = arguments.questions
         _check(asked)
         title, description = _CONFIRM if len(asked) > 1 else ("", "")
@@ -109,7 +113,7 @@ def _choices_problem(item: AskedQuestion) -> str:
     if not 2 <= len(choices) <= _MAX_CHOICES:
         return f"{item.type} needs 2 to {_MAX_CHOICES} choices."
     if any(not choice.id.strip() for choice in choices) or len({choice.id for choice in choices}) != len(choices):
-        return "every choice needs an id of its own."
+        return "every choice needs a unique id."
     if any(not choice.label.strip() for choice in choices):
         return "every choice needs a label."
     texts = [text for choice in choices for text in (choice.label, choice.description)]

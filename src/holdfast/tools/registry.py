@@ -17,8 +17,8 @@ from holdfast.tools.info import Facts, Info
 from holdfast.tools.logs import Logs
 from holdfast.tools.ls import Ls
 from holdfast.tools.todos import Known, Todos
-from holdfast.tools.view import NamedSkill, View
-from holdfast.tools.write import Write
+from holdfast.tools.view import NamedSkill, ViewTool
+from holdfast.tools.write import WriteTool
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process.piped_process import Spawn, spawn
 from holdfast.workspace.search.search import Searcher
@@ -71,8 +71,8 @@ class BuiltinTools:
             Ls(needs.settings),
             Multiedit(needs.on_change),
             Todos(needs.known_todos),
-            View(needs.readable, needs.on_view, needs.skill_at),
-            Write(needs.on_change),
+            ViewTool(needs.readable, needs.on_view, needs.skill_at),
+            WriteTool(needs.on_change),
             *needs.more,
         ]
         self._disabled = needs.disabled

@@ -26,15 +26,17 @@ Known: TypeAlias = Callable[[ToolContext], Awaitable[Sequence[Todo]]]
 class TodoItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of the plan, as the model sends it."""
 
-    content: Annotated[str, Meta(min_length=1, description="What to do, as a command.")]
-    status: Annotated[Literal["pending", "in_progress", "completed"], Meta(description="How far it is.")]
-    active_form: Annotated[str, Meta(description="What is being done while it is in progress.")] = ""
+    content: Annotated[str, Meta(min_length=1, description="The task, in the imperative.")]
+    status: Annotated[Literal["pending", "in_progress", "completed"], Meta(description="Its state.")]
+    active_form: Annotated[
+        str, Meta(description="The task in the present continuous, shown while it is in progress.")
+    ] = ""
 
 
 class TodosArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `todos`."""
 
-    todos: Annotated[tuple[TodoItem, ...], Meta(description="The whole list, in order.")]
+    todos: Annotated[tuple[TodoItem, ...], Meta(description="The complete list, in order.")]
 
 
 class Todos(BaseTool[TodosArguments]):
@@ -49,6 +51,7 @@ class Todos(BaseTool[TodosArguments]):
         self._written: OrderedDict[SessionId, Sequence[Todo]] = OrderedDict()
 
     async def act(self, context: ToolContext, arguments: TodosArguments) -> ToolOutcome:
+        """Store the list and report its counts."""
         if len(arguments.todos) > _MAX_TODOS:
             raise ToolError(f"The list has {len(arguments.todos)} entries; {_MAX_TODOS} at most. Combine small steps.")
         todos = tuple(Todo(item.content, item.status, item.active_form or item.content) for item in arguments.todos)

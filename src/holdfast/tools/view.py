@@ -19,7 +19,7 @@ from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import FileLocation, open_plain_file, read_whole_file, too_large_error
 from holdfast.workspace.files.text_encoding import decode
 
-__all__ = ["NamedSkill", "View", "ViewArguments"]
+__all__ = ["NamedSkill", "ViewArguments", "ViewTool"]
 
 _LINES = 200
 _MAX_BYTES = 200 * 1024
@@ -27,7 +27,7 @@ _MAX_LINE_LENGTH = 2_000
 _MAX_FILE_SIZE = 20 * 1024 * 1024
 """Files up to this size are read whole, so that a later write can compare the digest."""
 
-_PICTURES = {
+_IMAGE_TYPES = {
     ".jpg": ("image/jpeg", b"\xff\xd8\xff"),
     ".jpeg": ("image/jpeg", b"\xff\xd8\xff"),
     ".png": ("image/png", b"\x89PNG\r\n\x1a\n"),
@@ -39,9 +39,9 @@ _PICTURES = {
 class ViewArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `view`."""
 
-    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
-    offset: Annotated[int, Meta(description="How many lines to skip.")] = 0
-    limit: Annotated[int, Meta(description="How many lines to show.")] = _LINES
+    file_path: Annotated[str, Meta(description="The path of the file, absolute or relative to the workspace.")]
+    offset: Annotated[int, Meta(description="The number of lines to skip.")] = 0
+    limit: Annotated[int, Meta(description="The number of lines to show.")] = _LINES
 
 
 class _Section(msgspec.Struct, frozen=True):
@@ -55,13 +55,15 @@ class NamedSkill(Protocol):
     """A skill: its instructions are labelled as such and never truncated."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the skill."""
 
     @property
-    def description(self) -> str: ...
+    def description(self) -> str:
+        """The description of the skill."""
 
 
-class View(BaseTool[ViewArguments]):
+class ViewTool(BaseTool[ViewArguments]):
     """Reads files. `readable` returns the directories elsewhere that need no approval, as real paths."""
 
     name = "view"
@@ -80,6 +82,7 @@ class View(BaseTool[ViewArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: ViewArguments) -> ToolOutcome:
+        """Return a part of a text file with line numbers, or an image."""
         location = await resolve_location(context, arguments.file_path)
         skip, limit = max(0, arguments.offset), max(1, arguments.limit)
         if location.is_inside or not any(is_within(top, location.path) for top in self._readable()):
@@ -87,8 +90,8 @@ class View(BaseTool[ViewArguments]):
             params = {"file_path": location.path, "offset": skip, "limit": limit}
             await context.permit(Permit(self.name, "read", location.path, f"Read file {location.path}", params))
         suffix = os.path.splitext(location.path)[1].lower()
-        if suffix in _PICTURES:
-            return await self._picture(context, location, *_PICTURES[suffix])
+        if suffix in _IMAGE_TYPES:
+            return await self._picture(context, location, *_IMAGE_TYPES[suffix])
         skill = self._skill_at(location.path)
         if skill is not None and limit == _LINES:
             # A part of the instructions would be worse than none.
@@ -102,7 +105,7 @@ class View(BaseTool[ViewArguments]):
         if size > _MAX_BYTES and skill is None:
             raise ToolError(
                 f"These {len(shown)} lines of {location.name} have {size:,} bytes; at most {_MAX_BYTES:,} are shown."
-                " Ask for fewer with limit, or find the place with grep first."
+                " Request fewer with limit, or search with grep first."
             )
         numbered = [f"{number:>6}|{line}" for number, line in enumerate(shown, skip + 1)]
         remarks = filter(None, [await self._remark(location.path)])
@@ -114,10 +117,10 @@ class View(BaseTool[ViewArguments]):
 
     async def _picture(self, context: ToolContext, location: FileLocation, mime_type: str, magic: bytes) -> ToolOutcome:
         if not context.takes_images:
-            raise ToolError(f"{location.name} is a picture, and this model cannot look at pictures.")
+            raise ToolError(f"{location.name} is an image, and this model does not accept images.")
         seen = await asyncio.to_thread(read_whole_file, location, _MAX_BYTES)
         if not seen.data.startswith(magic):
-            raise ToolError(f"{location.name} is not what its name says: its content is no {mime_type}.")
+            raise ToolError(f"{location.name} does not match its name: its content is not {mime_type}.")
         await context.record(MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), seen.digest)))
         data = base64.b64encode(seen.data).decode()
         text = f"{location.name}: {mime_type}, {len(seen.data):,} bytes"
@@ -164,7 +167,7 @@ def _note(section: _Section, skip: int) -> list[str]:
         return ["(the file continues)"] if section.lines else ["(the file ends before this)"]
     left = section.total - skip - len(section.lines)
     if left > 0:
-        return [f"({left} more lines; go on with offset={skip + len(section.lines)})"]
+        return [f"({left} more lines; continue with offset={skip + len(section.lines)})"]
     if section.total == 0:
         return ["(the file is empty)"]
     return [] if section.lines else [f"(the file has only {section.total} lines)"]

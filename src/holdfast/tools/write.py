@@ -11,17 +11,17 @@ from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import Remark, change_file, current_file, no_remark
 from holdfast.workspace.files.text_encoding import line_ending, with_line_ending
 
-__all__ = ["Write", "WriteArguments"]
+__all__ = ["WriteArguments", "WriteTool"]
 
 
 class WriteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `write`."""
 
-    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
-    content: Annotated[str, Meta(description="All that the file is to hold.")]
+    file_path: Annotated[str, Meta(description="The path of the file, absolute or relative to the workspace.")]
+    content: Annotated[str, Meta(description="The complete content of the file.")]
 
 
-class Write(BaseTool[WriteArguments]):
+class WriteTool(BaseTool[WriteArguments]):
     """The tool `write`: writes a text file."""
 
     name = "write"
@@ -32,6 +32,7 @@ class Write(BaseTool[WriteArguments]):
         self._remark = remark
 
     async def act(self, context: ToolContext, arguments: WriteArguments) -> ToolOutcome:
+        """Request permission and write the file."""
         now = await current_file(context, arguments.file_path)
         content, note = arguments.content, ""
         if now.text is not None and line_ending(now.text) == "\r\n" and "\n" in content and "\r" not in content:

@@ -18,7 +18,7 @@ from textual._time import get_time
 from textual.timer import Timer
 
 from holdfast.client import key_focus
-from holdfast.client.key_focus import ARROWS, Focus, Route
+from holdfast.client.key_focus import ARROWS, Focus, KeyRoute
 from holdfast.client.view import RequestBody
 from holdfast.domain.approvals import PermissionNotification, QuestionRequest, where_answered
 from holdfast.domain.ids import SessionId
@@ -63,7 +63,7 @@ class ApprovalController:
         view = self._context.connection.view
         if view.permissions:
             request = next(iter(view.permissions.values()))
-            self._notifier.notify(f"{request.get('tool_name', 'A tool')} asks for permission")
+            self._notifier.notify(f"{request.get('tool_name', 'A tool')} requests permission")
             return ApprovalPanel(
                 request,
                 self._context.palette,
@@ -129,7 +129,7 @@ class ApprovalController:
         """Return a message about which client has answered, if known."""
         outcome = self._context.connection.outcomes.get(request_id)
         if outcome is None or outcome.withdrawn:
-            return "The request needs no answer any more: its run has ended."
+            return "The request is closed: its run has ended."
         where = where_answered(outcome)
         if isinstance(outcome, PermissionNotification):
             return f"{'Allowed' if outcome.granted else 'Denied'} {where}."
@@ -169,7 +169,7 @@ class ApprovalController:
         self._draw_panel()
         return is_handled
 
-    def _follow(self, route: Route, key: str) -> bool:
+    def _follow(self, route: KeyRoute, key: str) -> bool:
         """Carry out a decision of the state machine. Returns True if the key has been handled."""
         panel = self.panel
         if panel is None:

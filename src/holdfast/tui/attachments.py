@@ -13,7 +13,7 @@ from holdfast.protocol.attachment_types import LARGEST_FILE, kind_of
 
 __all__ = [
     "MAX_SIZE",
-    "TooLarge",
+    "AttachmentTooLarge",
     "best_matches",
     "clipboard_image",
     "find_mentions",
@@ -34,17 +34,20 @@ _CLIPBOARDS = (
 )
 
 
-class TooLarge(Exception):
+class AttachmentTooLarge(Exception):
     """The file is larger than 5 MB, the limit for attachments."""
 
 
 def read_attachment(path: str, name: str) -> Attachment | None:
-    """Return a file as an attachment; None if it does not exist or no model can read it. Raises `TooLarge`."""
+    """Return a file as an attachment; None if no model can read it or it does not exist.
+
+    Raises `AttachmentTooLarge`.
+    """
     try:
         if not os.path.isfile(path):
             return None
         if os.path.getsize(path) > MAX_SIZE:
-            raise TooLarge
+            raise AttachmentTooLarge
         with open(path, "rb") as file:
             content = file.read(MAX_SIZE + 1)
     except OSError:

@@ -69,7 +69,7 @@ __all__ = [
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("image")
 """HTML is treated as text: a terminal cannot show it, and `Vec<u8>` must keep its `<u8>`. An image becomes a link."""
 _MAX_LABEL = 60
-_FAR = 200
+_MAX_LABEL_SOURCE = 200
 """Maximum number of characters of an argument that are examined."""
 _LETTERS = 4
 """Average number of characters of a token."""
@@ -77,7 +77,7 @@ _NAMES = ("command", "file_path", "pattern", "url", "path", "prompt")
 FOLDED_LINES = 8
 FOLDED_CHANGE = 14
 _NESTED = 4
-_WIDEST = 120
+_MAX_ANSWER_WIDTH = 120
 """Maximum width of prose, for legibility."""
 _COMMANDS = frozenset({"bash", "shell", "job_output"})
 """Of these the end of the output is shown, because it contains the outcome."""
@@ -194,7 +194,7 @@ def _first_when(text: str) -> str:
 def _render_call(call: ToolCall) -> str:
     arguments = decode_object(call.input)
     found = next((arguments[name] for name in _NAMES if isinstance(arguments.get(name), str)), "")
-    words = " ".join(found[:_FAR].split())
+    words = " ".join(found[:_MAX_LABEL_SOURCE].split())
     if len(words) > _MAX_LABEL:
         words = f"{words[: _MAX_LABEL - 1].rstrip()}…"
     return f"{call.name}: {words}" if words else call.name
@@ -293,7 +293,9 @@ def render_block(block: Block, palette: Palette, *, is_unfolded: bool = False, d
         case PromptBlock():
             return _render_prompt(block, palette)
         case AnswerBlock(text=text):
-            return Padding(Constrain(MarkdownAnswer(text, code_theme=palette.code_theme), _WIDEST), (0, 1, 0, 2))
+            return Padding(
+                Constrain(MarkdownAnswer(text, code_theme=palette.code_theme), _MAX_ANSWER_WIDTH), (0, 1, 0, 2)
+            )
         case ReasoningBlock():
             return _render_reasoning(block, palette, is_unfolded=is_unfolded)
         case ToolBlock(is_own=True):

@@ -20,7 +20,7 @@ from holdfast.domain.runs import Attachment, Delivery, Run
 from holdfast.protocol.bodies import RunChange
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.attachments import (
-    TooLarge,
+    AttachmentTooLarge,
     best_matches,
     clipboard_image,
     find_mentions,
@@ -76,7 +76,7 @@ class AttachmentBar:
             else:
                 self._pastes += 1
                 item = text_attachment(text, self._pastes)
-        except TooLarge as error:
+        except AttachmentTooLarge as error:
             self._context.notify(str(type(error).__doc__), severity="error")
             return
         if item is not None:
@@ -142,14 +142,14 @@ class PromptController:
             sent = await self._connection.prompt(text, delivery=delivery, attachments=(*attachments, *mentioned))
             newest = list(self._sent_attachments.items())[-_MAX_REMEMBERED:]
             self._sent_attachments = {**dict(newest), sent.run_id: attachments}
-        except (ClientError, TooLarge) as error:
+        except (ClientError, AttachmentTooLarge) as error:
             self._attachments.add(*attachments)
             composer.restore(text)
             reason = str(error) or str(type(error).__doc__)
             self._context.notify(reason, title="Not sent", severity="error", timeout=10)
 
     def _read_mentions(self, text: str) -> list[Attachment]:
-        """Return the files that a text mentions with `@`. Raises `TooLarge`."""
+        """Return the files that a text mentions with `@`. Raises `AttachmentTooLarge`."""
         directory = self._connection.directory
         found = (read_attachment(os.path.join(directory, name), name) for name in find_mentions(text))
         return [item for item in found if item is not None]

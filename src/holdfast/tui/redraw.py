@@ -186,7 +186,7 @@ class Renderer:
         model = " ".join(word for word in (str(large.get("model", "")), effort) if word)
         # The most important part first, because text that does not fit is cut at the end.
         pieces = [(approval, f"bold {palette.warning}")]
-        pieces += [(f"{connection.other_clients + 1} here" if connection.other_clients else "", ""), (model, "")]
+        pieces += [(f"{connection.other_clients + 1} clients" if connection.other_clients else "", ""), (model, "")]
         if session is not None:
             pieces.append((format_usage(session, _context_window(config), is_short=is_narrow), ""))
         servers = self._server_counts(is_narrow=is_narrow)

@@ -16,7 +16,7 @@ from holdfast.tui.app_context import AppContext
 from holdfast.tui.screens.dialogs import Form
 from holdfast.tui.screens.picker import Picker, PickerItem
 
-__all__ = ["COMMANDS", "Command", "SlashCommands", "command_prompt"]
+__all__ = ["COMMANDS", "SlashCommand", "SlashCommands", "command_prompt"]
 
 _MAX_AGE = 5.0
 """Seconds for which a list of commands is reused."""
@@ -24,7 +24,7 @@ _MAX_COMPLETIONS = 10
 _COMMAND_ONLY = re.compile(r"/[\w:.-]+")
 
 
-class Command(msgspec.Struct, frozen=True):
+class SlashCommand(msgspec.Struct, frozen=True):
     """A command. `name` is typed after the slash, `action` is the action of the app."""
 
     name: str
@@ -34,26 +34,26 @@ class Command(msgspec.Struct, frozen=True):
 
 
 COMMANDS = (
-    Command("new", "New session", "new_session", "ctrl+n"),
-    Command("sessions", "Sessions: open, rename, delete", "sessions", "ctrl+s"),
-    Command("models", "Choose a model, set a key", "models", "ctrl+l"),
-    Command("effort", "Reasoning effort of the model", "effort", "f2"),
-    Command("changes", "Files that this session changed; undo", "changes"),
-    Command("runs", "Runs: prompts and outcomes", "runs"),
-    Command("jobs", "Background jobs", "jobs"),
-    Command("extensions", "MCP servers, language servers, skills", "extensions"),
-    Command("queue", "Queued prompts", "queue_focus", "ctrl+t"),
-    Command("back", "Restore prompts cancelled elsewhere", "take_back"),
-    Command("find", "Find in the conversation", "find", "ctrl+f"),
-    Command("recall", "Find an earlier prompt", "recall", "ctrl+r"),
-    Command("editor", "Write in your own editor", "editor", "ctrl+o"),
-    Command("summarize", "Summarise this session", "summarize"),
-    Command("init", "Describe this project in a file", "init"),
-    Command("yolo", "Auto-approve: let tools act without asking, or not", "yolo", "ctrl+y"),
-    Command("theme", "Choose a theme", "themes"),
-    Command("fold", "Fold or unfold tool calls and reasoning", "fold_all"),
-    Command("help", "All keys", "help", "ctrl+g"),
-    Command("quit", "Leave; runs continue", "leave", "ctrl+c"),
+    SlashCommand("new", "New session", "new_session", "ctrl+n"),
+    SlashCommand("sessions", "Sessions: open, rename, delete", "sessions", "ctrl+s"),
+    SlashCommand("models", "Choose a model, set a key", "models", "ctrl+l"),
+    SlashCommand("effort", "Reasoning effort of the model", "effort", "f2"),
+    SlashCommand("changes", "Files that this session changed; undo", "changes"),
+    SlashCommand("runs", "Runs: prompts and outcomes", "runs"),
+    SlashCommand("jobs", "Background jobs", "jobs"),
+    SlashCommand("extensions", "MCP servers, language servers, skills", "extensions"),
+    SlashCommand("queue", "Queued prompts", "queue_focus", "ctrl+t"),
+    SlashCommand("back", "Restore prompts cancelled elsewhere", "take_back"),
+    SlashCommand("find", "Find in the conversation", "find", "ctrl+f"),
+    SlashCommand("recall", "Find an earlier prompt", "recall", "ctrl+r"),
+    SlashCommand("editor", "Write in your own editor", "editor", "ctrl+o"),
+    SlashCommand("summarize", "Summarise this session", "summarize"),
+    SlashCommand("init", "Describe this project in a file", "init"),
+    SlashCommand("yolo", "Auto-approve: let tools act without asking, or not", "yolo", "ctrl+y"),
+    SlashCommand("theme", "Choose a theme", "themes"),
+    SlashCommand("fold", "Fold or unfold tool calls and reasoning", "fold_all"),
+    SlashCommand("help", "All keys", "help", "ctrl+g"),
+    SlashCommand("quit", "Leave; runs continue", "leave", "ctrl+c"),
 )
 """The app's own commands, for the palette and for `/` in the composer."""
 _BUILTIN = {command.name: command for command in COMMANDS}

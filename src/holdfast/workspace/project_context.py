@@ -12,6 +12,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +22,9 @@ from holdfast.domain.ids import MessageId, SessionId
 from holdfast.domain.project_context import ContextFile, GitChanges, GitState, ProjectContext
 from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.files.safe_open import read_within
-from holdfast.workspace.git.background_status import Scan
+from holdfast.workspace.git.background_status import StatusScan
 from holdfast.workspace.git.repository import find_repository, read_head, repository_of
+from holdfast.workspace.short_calls import ShortCalls
 
 __all__ = [
     "CONTEXT_NAMES",
@@ -167,7 +169,7 @@ class _Session:
     def __init__(self) -> None:
         self.fingerprint: object = None
         self.context: ProjectContext | None = None
-        self.scan: Scan | None = None
+        self.scan: StatusScan | None = None
         self.message: MessageId | None = None
 
 
@@ -179,12 +181,13 @@ class ContextLoader:
         directory: str,
         options: Callable[[], ContextOptions] = ContextOptions,
         today: Callable[[], str] = lambda: "",
-        scan: Callable[[], Scan] | None = None,
+        scan: Callable[[], StatusScan] | None = None,
     ) -> None:
         self._directory = Path(directory)
         self._options = options
         self._today = today
         self._scan = scan
+        self._git_reads = ShortCalls()
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
 
     async def load(self, session: SessionId) -> ProjectContext:
@@ -221,8 +224,13 @@ class ContextLoader:
             str(self._directory),
             f"{platform.system()} {platform.release()} ({platform.machine()})",
             context.date if context else self._today(),
-            context.git if context else await asyncio.to_thread(git_state, str(self._directory)),
+            context.git if context else await self._git_state(),
             tuple(read_context_files(sources)),
             options.notes,
             options.trailer,
         )
+
+    async def _git_state(self) -> GitState | None:
+        """Return branch and commit. Packed references may be large, so the first read is made in a thread."""
+        read = partial(self._git_reads.measure, partial(git_state, str(self._directory)))
+        return read() if self._git_reads.is_short else await asyncio.to_thread(read)

@@ -24,7 +24,7 @@ from holdfast.domain.url_patterns import BadAddress, parse_address
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["Consent", "Target", "WebClient", "WebResponse", "address_note", "parse_target"]
+__all__ = ["Consent", "WebClient", "WebResponse", "WebTarget", "address_note", "parse_target"]
 
 _MAX_REDIRECTS = 10
 _ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
@@ -35,7 +35,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home", ".corp", ".intranet")
 
 
-class Target(msgspec.Struct, frozen=True):
+class WebTarget(msgspec.Struct, frozen=True):
     """A parsed web address. `note` describes the kind of private address, if it is one; `is_agreed` is whether an
     approved address of the same host redirected here.
     """
@@ -48,7 +48,7 @@ class Target(msgspec.Struct, frozen=True):
     is_agreed: bool = False
 
 
-Consent: TypeAlias = Callable[[Target], Awaitable[None]]
+Consent: TypeAlias = Callable[[WebTarget], Awaitable[None]]
 """Called before a private address without approval is contacted, and for every redirect, because rules may forbid it.
 Raises to refuse.
 """
@@ -78,7 +78,7 @@ class WebResponse:
                 yield chunk
             return
         if encoding not in _ENCODINGS:
-            raise ToolError("The answer is packed in a way that is not known here. Try another address.")
+            raise ToolError("The response has an unsupported content encoding. Try another address.")
         decompressor = zlib.decompressobj(zlib.MAX_WBITS | _ANY_HEADER)
         try:
             async for chunk in self._response.aiter_raw():
@@ -88,9 +88,9 @@ class WebResponse:
                     rest = decompressor.unconsumed_tail
             yield decompressor.flush()
         except zlib.error:
-            raise ToolError("The answer broke off: it is not packed as it says.") from None
+            raise ToolError("The response is damaged: it does not match its content encoding.") from None
         if not decompressor.eof:
-            raise ToolError("The answer broke off before it was whole.")
+            raise ToolError("The response ended before it was complete.")
 
     async def read(self, limit: int) -> tuple[bytes, bool]:
         """Read at most `limit` bytes; the second value is whether there were more."""
@@ -102,13 +102,13 @@ class WebResponse:
         return bytes(data), False
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> WebTarget:
     """Parse an address. Raises `ToolError` if it is not a web address."""
     try:
         address = parse_address(url)
     except BadAddress as error:
         raise ToolError(str(error)) from None
-    return Target(address.url, address.scheme, address.host, address.port, _host_note(address.host))
+    return WebTarget(address.url, address.scheme, address.host, address.port, _host_note(address.host))
 
 
 def address_note(address: str) -> str:
@@ -160,7 +160,9 @@ class WebClient:
         self._context: ssl.SSLContext | None = None
 
     @asynccontextmanager
-    async def get(self, target: Target, consent: Consent, environment: Mapping[str, str]) -> AsyncIterator[WebResponse]:
+    async def get(
+        self, target: WebTarget, consent: Consent, environment: Mapping[str, str]
+    ) -> AsyncIterator[WebResponse]:
         """Follow redirects and yield the final response. `target` has been approved as shown."""
         if self._http_library is None:
             self._http_library, self._context = await asyncio.to_thread(_load, self._trusted)
@@ -188,30 +190,30 @@ class WebClient:
             target = parse_target(urljoin(target.url, location))
         raise ToolError(f"The address redirects more than {_MAX_REDIRECTS} times.")
 
-    async def _addresses(self, target: Target) -> Sequence[str]:
+    async def _addresses(self, target: WebTarget) -> Sequence[str]:
         try:
             return await self._resolve(target.host, target.port)
         except (OSError, UnicodeError):
             raise ToolError(f"There is no host {target.host}, or the network cannot be reached.") from None
 
     @asynccontextmanager
-    async def _open(self, target: Target, addresses: Sequence[str], proxy: str) -> AsyncIterator["httpx2.Response"]:
+    async def _open(self, target: WebTarget, addresses: Sequence[str], proxy: str) -> AsyncIterator["httpx2.Response"]:
         library = self._http_library
         options = {"trust_env": False, "follow_redirects": False, "verify": self._context, "timeout": None}
         async with library.AsyncClient(**options, proxy=proxy or None) as client:
             try:
                 response = await self._send_to_first(client, target, addresses)
             except library.HTTPError as error:
-                raise ToolError(f"{target.host} could not be asked: {_reason(error)}.") from None
+                raise ToolError(f"{target.host} could not be reached: {_reason(error)}.") from None
             try:
                 yield response
             except library.HTTPError as error:
-                raise ToolError(f"The answer of {target.host} broke off: {_reason(error)}.") from None
+                raise ToolError(f"The response of {target.host} was cut off: {_reason(error)}.") from None
             finally:
                 await response.aclose()
 
     async def _send_to_first(
-        self, client: "httpx2.AsyncClient", target: Target, addresses: Sequence[str]
+        self, client: "httpx2.AsyncClient", target: WebTarget, addresses: Sequence[str]
     ) -> "httpx2.Response":
         """Return the response of the first address of a host that accepts the connection."""
         urls = [_with_address(target, address) for address in addresses] or [target.url]
@@ -232,7 +234,7 @@ class WebClient:
         return await client.send(request, stream=True)
 
 
-def _is_same_host(start: Target, target: Target) -> bool:
+def _is_same_host(start: WebTarget, target: WebTarget) -> bool:
     """Return whether a redirect stays at the host, with the same port or an upgrade from http to https."""
     if start.host != target.host:
         return False
@@ -245,14 +247,14 @@ def _load(trusted: Callable[[], ssl.SSLContext] | None) -> tuple[Any, ssl.SSLCon
     return library, (trusted or library.create_ssl_context)()
 
 
-def _with_address(target: Target, address: str) -> str:
+def _with_address(target: WebTarget, address: str) -> str:
     """Return the URL with the host replaced by a network address."""
     parts: SplitResult = urlsplit(target.url)
     host = f"[{address}]" if ":" in address else address
     return parts._replace(netloc=f"{host}:{target.port}").geturl()
 
 
-def _proxy(target: Target, environment: Mapping[str, str]) -> str:
+def _proxy(target: WebTarget, environment: Mapping[str, str]) -> str:
     """Return the proxy from the user's environment; empty for private addresses."""
     known = {name.lower(): value for name, value in environment.items() if name.lower().endswith("_proxy")}
     exceptions = [item.strip().lstrip(".").lower() for item in known.get("no_proxy", "").split(",") if item.strip()]

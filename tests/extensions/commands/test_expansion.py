@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.extensions.commands import (
-    Command,
+    CommandFile,
     expand_template,
     mentioned_agents,
     named_arguments,
     parse_command,
     parse_invocation,
+    split_words,
 )
 from holdfast.extensions.markdown_dir import MarkdownFile
 from holdfast.extensions.search_paths import Owner, SearchPath
@@ -69,8 +70,8 @@ def test_arguments_are_substituted_once(body: str, arguments: str, means: str) -
 
 def test_command_lines_become_instructions_to_run_them() -> None:
     """The lines keep their position and their arguments; similar or typed text is unchanged."""
-    told = expand_template("Changes in $1: !`git diff $1`", "src")
-    assert told.startswith("Changes in src: !`git diff src`\n\n(Where !`…` stands above")
+    reported = expand_template("Changes in $1: !`git diff $1`", "src")
+    assert reported.startswith("Changes in src: !`git diff src`\n\n(Each !`…` above stands")
     for body, arguments in (
         ("Use `x`!", ""),
         ("$ARGUMENTS", "!`rm -rf .`"),
@@ -158,7 +159,7 @@ def test_separate_named_arguments_leave_words_to_positional_ones() -> None:
     assert expand_template("Fix $TICKET", "TICKET=7", {"TICKET": "8"}) == "Fix 8"
 
 
-def _read(text: str, owner: Owner = "user") -> Command:
+def _read(text: str, owner: Owner = "user") -> CommandFile:
     return parse_command(MarkdownFile("/c/r.md", "r", SearchPath("/c", owner), text.encode()))
 
 
@@ -196,3 +197,21 @@ def test_fields_that_need_trust_are_reported_with_line() -> None:
 
 def test_argument_names_are_unique_and_exclude_whole_text() -> None:
     assert named_arguments("$B $A $B $ARGUMENTS $1 $name") == ("B", "A")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        (" a  b\tc\n", ["a", "b", "c"]),
+        ("'a b' c", ["a b", "c"]),
+        ('x="a b"', ["x=a b"]),
+        ("a\\ b", ["a b"]),
+        # An unclosed quote is text.
+        ("don't  go\tthere\n", ["don't", "go", "there"]),
+        ('say "hi', ["say", '"hi']),
+        ("a \\", ["a", "\\"]),
+    ],
+)
+def test_words_of_the_arguments(text: str, words: list[str]) -> None:
+    assert split_words(text) == words

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.config.line_numbers import KeyPath
-from holdfast.config.merge import Origin
+from holdfast.config.merge import SettingOrigin
 from holdfast.domain.settings import HookSettings
 from holdfast.extensions.hooks.hook_config import Hook, hooks_from_settings, matching_hooks, parse_claude_settings
 
@@ -36,7 +36,9 @@ def test_invalid_hooks_are_not_run() -> None:
             HookSettings("good", matcher="^bash$"),
         ),
     }
-    origins: dict[KeyPath, Origin] = {("hooks", "PreToolUse", 3, "command"): Origin("/c.toml", 6, may_run=True)}
+    origins: dict[KeyPath, SettingOrigin] = {
+        ("hooks", "PreToolUse", 3, "command"): SettingOrigin("/c.toml", 6, may_run=True)
+    }
     (hook,) = hooks_from_settings(settings, origins)
     assert (hook.command, hook.file, hook.line) == ("good", "/c.toml", 6)
 
@@ -52,8 +54,8 @@ def test_claude_code_format() -> None:
         },
     }
     found = parse_claude_settings(claude(tree), "/s.json")
-    told = [(hook.event, hook.command, hook.matcher, hook.timeout, hook.dialect) for hook in found.hooks]
-    assert told == [
+    reported = [(hook.event, hook.command, hook.matcher, hook.timeout, hook.dialect) for hook in found.hooks]
+    assert reported == [
         ("PreToolUse", "a", "Bash|Write", 3, "claude"),
         ("PreToolUse", "b", "Bash|Write", 3, "claude"),
         ("RunEnd", "c", "", 60, "claude"),
@@ -166,7 +168,7 @@ def test_invalid_timeout_is_reported_and_default_used(timeout: object) -> None:
     assert data.splitlines()[problem.line - 1].strip().startswith(b'"timeout"')
 
 
-@pytest.mark.parametrize(("command", "why"), [("", "is empty"), (" \n", "is empty"), ("a\0b", "holds a NUL")])
+@pytest.mark.parametrize(("command", "why"), [("", "is empty"), (" \n", "is empty"), ("a\0b", "contains a NUL")])
 def test_unusable_command_is_reported(command: str, why: str) -> None:
     assert hooks_from_settings({"RunEnd": (HookSettings(command),)}, {}) == ()
     found = parse_claude_settings(claude({"hooks": {"RunEnd": [group(command)]}}), "/s.json")

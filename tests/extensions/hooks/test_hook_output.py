@@ -69,7 +69,7 @@ def test_plain_text_before_prompt_reaches_model(event: HookEvent) -> None:
     assert parse_output(event, 0, "the build is red\n", "") == HookResult(context="the build is red")
     assert parse_output("PostToolUse", 0, "formatted\n", "") == HookResult()
     broken = '{"decision": "deny"} and more'
-    assert parse_output("PreToolUse", 0, broken, "") == HookResult(error="printed JSON that cannot be read.")
+    assert parse_output("PreToolUse", 0, broken, "") == HookResult(error="printed JSON that is not valid.")
     assert parse_output(event, 0, broken, "") == HookResult(context=broken)
 
 
@@ -93,25 +93,25 @@ DECISIONS: tuple[HookDecision, ...] = ("", "allow", "ask", "deny")
 
 @pytest.mark.parametrize("decisions", list(itertools.product(DECISIONS, repeat=3)))
 def test_strictest_decision_wins(decisions: tuple[HookDecision, ...]) -> None:
-    said = [HookResult(decision, reason=f"r{number}") for number, decision in enumerate(decisions)]
-    ruling = merge_results(hooks(3), said, {})
+    output = [HookResult(decision, reason=f"r{number}") for number, decision in enumerate(decisions)]
+    ruling = merge_results(hooks(3), output, {})
     strictest = max(decisions, key=DECISIONS.index)
     assert ruling.decision == strictest
     assert ruling.reason == "\n".join(f"r{n}" for n, decision in enumerate(decisions) if decision == strictest)
 
 
 def test_input_changes_are_merged_in_order() -> None:
-    said = [HookResult(patch={"a": 1, "b": 1}), HookResult(), HookResult(patch={"b": 2})]
-    ruling = merge_results(hooks(3), said, {"a": 0, "c": 0}, is_about_input=True)
+    output = [HookResult(patch={"a": 1, "b": 1}), HookResult(), HookResult(patch={"b": 2})]
+    ruling = merge_results(hooks(3), output, {"a": 0, "c": 0}, is_about_input=True)
     assert ruling.input == {"a": 1, "b": 2, "c": 0}
-    assert merge_results(hooks(3), said, {"a": 0}).input is None, "after a tool has run nothing is changed"
+    assert merge_results(hooks(3), output, {"a": 0}).input is None, "after a tool has run nothing is changed"
     assert merge_results(hooks(1), [HookResult(patch={"a": 0})], {"a": 0}, is_about_input=True).input is None
 
 
 def test_report_lists_result_of_each_hook() -> None:
-    said = [HookResult("deny", reason="no", patch={"a": 1}), HookResult(error="took too long.", message="hm")]
+    output = [HookResult("deny", reason="no", patch={"a": 1}), HookResult(error="took too long.", message="hm")]
     two = (Hook("PreToolUse", "c0", name="guard", matcher="^b"), Hook("PreToolUse", "c1"))
-    assert merge_results(two, said, {}, is_about_input=True).report == {
+    assert merge_results(two, output, {}, is_about_input=True).report == {
         "hook_count": 2,
         "decision": "deny",
         "halt": False,
@@ -158,12 +158,12 @@ def test_blank_reason_is_omitted() -> None:
 
 def test_outputs_of_several_hooks_are_one_decision() -> None:
     hooks = [Hook("PreToolUse", command, name) for command, name in (("a", "first"), ("b", ""), ("c", ""))]
-    said = [
+    output = [
         HookResult("allow", reason="fine", context="one", patch={"x": 1}),
         HookResult("deny", reason="no", message="for people"),
         HookResult(context="two", error="is slow"),
     ]
-    ruling = merge_results(hooks, said, {"x": 0}, is_about_input=True)
+    ruling = merge_results(hooks, output, {"x": 0}, is_about_input=True)
     assert (ruling.decision, ruling.halts, ruling.reason, ruling.context) == ("deny", False, "no", "one\ntwo")
     assert ruling.input == {"x": 1}
     assert ruling.report == {
@@ -201,12 +201,12 @@ def test_output_after_tool_does_not_change_input() -> None:
 
 def test_reasons_are_joined_where_there_are_some() -> None:
     hooks = [Hook("PreToolUse", name) for name in "abc"]
-    said = [HookResult("deny", reason="one"), HookResult("deny"), HookResult("deny", halts=True, reason="two")]
-    ruling = merge_results(hooks, said, {})
+    output = [HookResult("deny", reason="one"), HookResult("deny"), HookResult("deny", halts=True, reason="two")]
+    ruling = merge_results(hooks, output, {})
     assert (ruling.reason, ruling.halts) == ("one\ntwo", True)
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(32_768, False), (32_769, True)])
 def test_hook_text_is_bounded(length: int, is_cut: bool) -> None:
-    told = parse_output("UserPromptSubmit", 0, "x" * length, "").context
-    assert told == "x" * 32_768 + ("\n[…]" if is_cut else "")
+    reported = parse_output("UserPromptSubmit", 0, "x" * length, "").context
+    assert reported == "x" * 32_768 + ("\n[…]" if is_cut else "")

@@ -117,8 +117,8 @@ def _run(shell: Shell, seconds: float = 30.0) -> Any:  # noqa: ANN401
 def test_hanging_hook_is_killed_at_timeout(seconds: float) -> None:
     async def main() -> None:
         shell = Shell()
-        said = await _run(shell, seconds)
-        assert said.error == f"took longer than {seconds:g} seconds and was ended."
+        output = await _run(shell, seconds)
+        assert output.error == f"took longer than {seconds:g} seconds and was ended."
         assert shell.processes[0].stopped_at == seconds
 
     in_virtual_time(main)
@@ -150,8 +150,8 @@ def test_flooding_hook_is_killed_at_once(stream: str, monkeypatch: pytest.Monkey
 
 def test_output_at_limit_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        said = await _run(Shell(x=lambda process: process.end(2, err="n")))
-        assert (said.decision, said.reason) == ("deny", "n")
+        output = await _run(Shell(x=lambda process: process.end(2, err="n")))
+        assert (output.decision, output.reason) == ("deny", "n")
 
     monkeypatch.setattr("holdfast.extensions.hooks.hook_process._MAX_OUTPUT", 1)
     in_virtual_time(main)
@@ -300,8 +300,8 @@ def test_input_of_tool_hooks(tmp_path: Path) -> None:
         after = await fixture.hooks.after_tool(use, ToolOutcome("out", is_error=True))
         assert after.decision == ""
         first, second = fixture.shell.processes
-        told = json.loads(first.received)
-        assert told == {
+        reported = json.loads(first.received)
+        assert reported == {
             "event": "PreToolUse",
             "hook_event_name": "PreToolUse",
             "cwd": str(fixture.place.project),
@@ -463,9 +463,9 @@ def test_run_end_hooks_run_in_background_with_bound(tmp_path: Path, monkeypatch:
         fixture.hooks.after_run(end_of("four"))
         fixture.shell.processes[-1].end()
         await elapse(1)
-        told = [json.loads(process.received) for process in fixture.shell.processes]
-        assert [facts["run_id"] for facts in told] == ["one", "two", "four"], "the third found no room"
-        assert (told[0]["outcome"], told[0]["text"], told[0]["error"]) == ("completed", "done", "")
+        reported = [json.loads(process.received) for process in fixture.shell.processes]
+        assert [facts["run_id"] for facts in reported] == ["one", "two", "four"], "the third found no room"
+        assert (reported[0]["outcome"], reported[0]["text"], reported[0]["error"]) == ("completed", "done", "")
         assert fixture.shell.processes[0].environment["HOLDFAST_OUTCOME"] == "completed"
         fixture.shell.processes[-1].end()
 

@@ -52,8 +52,8 @@ class LspWorkspace:
         """Return the messages that the scripted server has received."""
         file = self.folder / "received"
         lines = file.read_text().splitlines() if file.exists() else []
-        said = [json.loads(line) for line in lines]
-        return [message for message in said if not method or message.get("method") == method]
+        output = [json.loads(line) for line in lines]
+        return [message for message in output if not method or message.get("method") == method]
 
     @property
     def manager(self) -> LspManager:

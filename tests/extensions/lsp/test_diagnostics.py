@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from holdfast.extensions.lsp.changed_file_scan import (
-    Change,
+    FileChange,
     FileScan,
     compare_scans,
     matching_changes,
@@ -75,25 +76,25 @@ def test_settings_by_dotted_name() -> None:
 
 
 def test_least_recently_used_file_is_closed() -> None:
-    said: list[tuple[str, str]] = []
+    output: list[tuple[str, str]] = []
 
     def notify(method: str, params: object) -> None:
         assert isinstance(params, dict)
-        said.append((method.rpartition("/")[2], params["textDocument"]["uri"]))
+        output.append((method.rpartition("/")[2], params["textDocument"]["uri"]))
 
     documents = Documents(notify)
     for number in range(64):
         assert documents.sync(f"/{number}.py", "x")
     assert not documents.sync("/0.py", "x")
     assert documents.sync("/new.py", "x")
-    assert said[-1] == ("didClose", file_uri("/1.py"))
+    assert output[-1] == ("didClose", file_uri("/1.py"))
     for number in range(3):
         documents.sync(f"/big{number}.py", "x" * (9 << 20))
     assert len(documents.open) == 1
     documents.close("/nobody.py")
-    assert said[-1][0] == "didClose"
+    assert output[-1][0] == "didClose"
     assert documents.sync("/big2.py", "y")
-    assert said[-1] == ("didChange", file_uri("/big2.py"))
+    assert output[-1] == ("didChange", file_uri("/big2.py"))
     assert documents.open["/big2.py"].version == 2
 
 
@@ -117,7 +118,7 @@ def test_disk_scan(tmp_path: Path) -> None:
 
 
 def test_watched_file_patterns() -> None:
-    every = [Change("/w/a.py", 2), Change("/w/x/b.ts", 1), Change("/elsewhere/c.py", 1)]
+    every = [FileChange("/w/a.py", 2), FileChange("/w/x/b.ts", 1), FileChange("/elsewhere/c.py", 1)]
 
     def fit(pattern: object) -> list[str]:
         known = parse_glob(pattern, "/w")
@@ -134,8 +135,8 @@ def test_watched_file_patterns() -> None:
 
 
 def test_invalid_message_does_not_end_connection() -> None:
-    said: list[str] = []
-    talk = ServerSession(ServerConfig("x", ("x",)), "/w", said.append)
+    output: list[str] = []
+    session = ServerSession(ServerConfig("x", ("x",)), "/w", output.append)
     for method, params in (
         ("textDocument/publishDiagnostics", {"uri": 7}),
         ("textDocument/publishDiagnostics", {"uri": "file:///w/a", "diagnostics": [{"range": {}}]}),
@@ -146,6 +147,27 @@ def test_invalid_message_does_not_end_connection() -> None:
         ("workspace/configuration", "nothing"),
         ("window/showMessage", None),
     ):  # fmt: skip
-        assert talk.handle(Incoming(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
-    assert talk.handle(Incoming("workspace/unheardOf", 1)) is NotImplemented
-    assert talk.diagnostics.count == 0
+        assert session.handle(Incoming(method, 1, msgspec.Raw(msgspec.json.encode(params)))) is None
+    assert session.handle(Incoming("workspace/unheardOf", 1)) is NotImplemented
+    assert session.diagnostics.count == 0
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2, 3, 4])
+def test_a_scan_is_bounded(tmp_path: Path, bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further directory is read once there are as many files; the scan is then incomplete."""
+    for name in ("a.py", "d/b.py", "d/e/c.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr("holdfast.extensions.lsp.changed_file_scan._MAX_FILES", bound)
+    found = scan_files(str(tmp_path))
+    assert (len(found.files), found.is_complete) == (min(bound, 3), bound > 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "source"), [({}, "server"), ({"source": "s"}, "s"), ({"code": 0}, "server 0"), ({"code": ""}, "server ")]
+)
+def test_the_source_of_a_diagnostic_has_the_reported_words_only(fields: dict[str, object], source: str) -> None:
+    spot = {"line": 0, "character": 0}
+    item = msgspec.convert({"range": {"start": spot, "end": spot}, "message": "m", **fields}, Diagnostic)
+    (shown,) = to_file_diagnostics("/a", "server", [(item, 0)])
+    assert shown.source == source

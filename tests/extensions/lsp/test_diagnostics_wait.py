@@ -84,22 +84,22 @@ async def _text(_: str) -> str | None:
 
 
 def server_of() -> LanguageServer:
-    shop = ServerHooks(_never, _never, _text, lambda _: None, lambda _: None)  # type: ignore[arg-type]
-    return LanguageServer(ServerConfig("ours", ("x",)), "/w", shop)
+    server_hooks = ServerHooks(_never, _never, _text, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    return LanguageServer(ServerConfig("ours", ("x",)), "/w", server_hooks)
 
 
 def ready(server: LanguageServer) -> ServerSession:
     """Bring the server to the ready state."""
-    talk = ServerSession(server.config, "/w", server._on_change)
-    talk._connection = _Peer()  # type: ignore[assignment]
-    server.session = talk
+    lsp_session = ServerSession(server.config, "/w", server._on_change)
+    lsp_session._connection = _Peer()  # type: ignore[assignment]
+    server.session = lsp_session
     server.dispatch(server_state_machine.Started(server.status.launch, asyncio.get_running_loop().time()))
-    return talk
+    return lsp_session
 
 
-def publish(talk: ServerSession, version: int, path: str = PATH) -> None:
+def publish(lsp_session: ServerSession, version: int, path: str = PATH) -> None:
     body = {"uri": file_uri(path), "version": version, "diagnostics": []}
-    talk.handle(Incoming("textDocument/publishDiagnostics", params=msgspec.Raw(msgspec.json.encode(body))))
+    lsp_session.handle(Incoming("textDocument/publishDiagnostics", params=msgspec.Raw(msgspec.json.encode(body))))
 
 
 async def took(server: LanguageServer, *plan: tuple[float, Callable[[], object]]) -> tuple[bool, float]:
@@ -116,12 +116,12 @@ def test_answering_server_is_awaited_until_quiet() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
-        talk = ready(server)
-        talk.has_responded = True
-        again = [(0.2 + 0.1 * n, lambda: publish(talk, 1)) for n in range(3)]
+        lsp_session = ready(server)
+        lsp_session.has_responded = True
+        again = [(0.2 + 0.1 * n, lambda: publish(lsp_session, 1)) for n in range(3)]
         assert await took(server, *again) == (True, 0.7)
-        assert await took(server, (0.4, lambda: publish(talk, 2))) == (True, 0.7)
-        endless = [(0.2 * n, lambda: publish(talk, 3)) for n in range(1, 60)]
+        assert await took(server, (0.4, lambda: publish(lsp_session, 2))) == (True, 0.7)
+        endless = [(0.2 * n, lambda: publish(lsp_session, 3)) for n in range(1, 60)]
         assert await took(server, *endless) == (True, 5.0)
         await server.close()
 
@@ -132,12 +132,12 @@ def test_diagnostics_of_other_files_extend_answer_only() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
-        talk = ready(server)
-        talk.has_responded = True
-        talk.documents.sync("/w/b.zz", "")
-        other = [(0.2 * n, lambda: publish(talk, 1, "/w/b.zz")) for n in range(1, 5)]
+        lsp_session = ready(server)
+        lsp_session.has_responded = True
+        lsp_session.documents.sync("/w/b.zz", "")
+        other = [(0.2 * n, lambda: publish(lsp_session, 1, "/w/b.zz")) for n in range(1, 5)]
         assert await took(server, *other) == (False, 1.0)
-        assert await took(server, (0.1, lambda: publish(talk, 2)), *other[:3]) == (True, 0.9)
+        assert await took(server, (0.1, lambda: publish(lsp_session, 2)), *other[:3]) == (True, 0.9)
         await server.close()
 
     in_virtual_time(walk)
@@ -147,12 +147,12 @@ def test_silent_server_is_awaited_twice_only() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
-        talk = ready(server)
-        talk.has_responded = True
+        lsp_session = ready(server)
+        lsp_session.has_responded = True
         assert [await took(server) for _ in range(4)] == [(False, 1.0), (False, 1.0), (False, 0.0), (False, 0.0)]
-        assert await took(server, (0.0, lambda: publish(talk, 1))) == (False, 0.0)
-        publish(talk, 5)
-        assert await took(server, (0.1, lambda: publish(talk, 6))) == (True, 0.4), "it has spoken again"
+        assert await took(server, (0.0, lambda: publish(lsp_session, 1))) == (False, 0.0)
+        publish(lsp_session, 5)
+        assert await took(server, (0.1, lambda: publish(lsp_session, 6))) == (True, 0.4), "it has spoken again"
         await server.close()
 
     in_virtual_time(walk)
@@ -189,11 +189,11 @@ def test_busy_server_is_awaited_up_to_limit() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
-        talk = ready(server)
-        talk.has_responded = True
-        talk._progress_tokens.add("t")
+        lsp_session = ready(server)
+        lsp_session.has_responded = True
+        lsp_session._progress_tokens.add("t")
         assert await took(server) == (False, 5.0)
-        assert await took(server, (3.0, lambda: publish(talk, 2))) == (True, 3.3)
+        assert await took(server, (3.0, lambda: publish(lsp_session, 2))) == (True, 3.3)
         await server.close()
 
     in_virtual_time(walk)
@@ -204,15 +204,15 @@ def test_pull_diagnostics(answers: bool) -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
-        talk = ready(server)
-        talk.has_responded = True
-        talk.capabilities = ServerCapabilities(diagnostic_provider={})
+        lsp_session = ready(server)
+        lsp_session.has_responded = True
+        lsp_session.capabilities = ServerCapabilities(diagnostic_provider={})
 
         async def pull(path: str, seconds: float) -> None:
             assert (path, seconds) == (PATH, 5.0)
             await asyncio.sleep(0.5 if answers else seconds * 2)
 
-        talk.pull_diagnostics = pull  # type: ignore[method-assign]
+        lsp_session.pull_diagnostics = pull  # type: ignore[method-assign]
         assert await took(server) == ((True, 0.5) if answers else (False, 5.0))
         await server.close()
 
@@ -223,9 +223,9 @@ def test_concurrent_waits() -> None:
     async def walk() -> None:
         server = server_of()
         server.request_start()
-        talk = ready(server)
-        talk.has_responded = True
-        first, second = start(took(server)), start(took(server, (0.5, lambda: publish(talk, 2))))
+        lsp_session = ready(server)
+        lsp_session.has_responded = True
+        first, second = start(took(server)), start(took(server, (0.5, lambda: publish(lsp_session, 2))))
         assert await first == (True, 0.8)
         assert await second == (True, 0.8)
         await server.close()

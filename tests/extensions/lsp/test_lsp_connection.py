@@ -187,7 +187,7 @@ def test_server_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) ->
         await elapse(1)
         assert not fixture.peer.is_closed
         fixture.peer.notify("m", {})
-        assert (fixture.peer.is_closed, fixture.gone) == (True, ["It does not read what it is told."])
+        assert (fixture.peer.is_closed, fixture.gone) == (True, ["It does not read its input."])
 
     run_with_peer(scenario)
 
@@ -215,11 +215,11 @@ def test_a_flood_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (b"", "It ended with exit code 3."),
         (b"  \n", "It ended with exit code 3."),
-        (b"one\ntwo \n", "It ended with exit code 3. Its last words: two"),
-        (b"Error: no such file\n  at x\n", "It ended with exit code 3. Its last words: Error: no such file"),
-        (b"a\nError: x\nb", "It ended with exit code 3. Its last words: b"),
-        (b"y" * 400, f"It ended with exit code 3. Its last words: {'y' * 300}"),
-        (b"cannot find it\n" + b"z\n" * 1_000, "It ended with exit code 3. Its last words: z"),
+        (b"one\ntwo \n", "It ended with exit code 3. Its last output: two"),
+        (b"Error: no such file\n  at x\n", "It ended with exit code 3. Its last output: Error: no such file"),
+        (b"a\nError: x\nb", "It ended with exit code 3. Its last output: b"),
+        (b"y" * 400, f"It ended with exit code 3. Its last output: {'y' * 300}"),
+        (b"cannot find it\n" + b"z\n" * 1_000, "It ended with exit code 3. Its last output: z"),
     ],
 )
 def test_end_includes_last_stderr_lines(words: bytes, expected: str) -> None:
@@ -259,7 +259,7 @@ def test_last_stderr_lines_are_awaited_briefly() -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"Segmentation fault\r\n\r\n", "It sent something else than messages: 'Segmentation fault'."),
+        (b"Segmentation fault\r\n\r\n", "It sent output that is not a message: 'Segmentation fault'."),
         (None, "no sandbox"),
     ],
 )
@@ -311,7 +311,7 @@ def framed(body: bytes, head: bytes = b"") -> bytes:
 def test_bounds_of_a_message() -> None:
     body = b'{"method":"m"}'
     assert [item.method for item in lsp_connection.FrameParser(len(body)).feed(framed(body))] == ["m"]
-    with pytest.raises(lsp_connection.ProtocolError, match=r"14 bytes; at most 13 are taken\.$"):
+    with pytest.raises(lsp_connection.ProtocolError, match=r"14 bytes; the limit is 13\.$"):
         lsp_connection.FrameParser(len(body) - 1).feed(framed(body))
     two = lsp_connection.FrameParser().feed(framed(body) + framed(body))
     assert [item.method for item in two] == ["m", "m"]
@@ -328,12 +328,12 @@ def test_bounds_of_a_head(length: int, is_taken: bool) -> None:
         assert frames.feed(head) == []
         assert len(frames.feed(b"\r\n\r\n{}")) == 1
     else:
-        with pytest.raises(lsp_connection.ProtocolError, match="something else"):
+        with pytest.raises(lsp_connection.ProtocolError, match="not a message"):
             frames.feed(head)
-        with pytest.raises(lsp_connection.ProtocolError, match="something else"):
+        with pytest.raises(lsp_connection.ProtocolError, match="not a message"):
             lsp_connection.FrameParser().feed(head + b"\r\n\r\n{}")
 
 
 def test_too_deeply_nested_body_is_invalid() -> None:
-    with pytest.raises(lsp_connection.ProtocolError, match="no JSON-RPC"):
+    with pytest.raises(lsp_connection.ProtocolError, match="not JSON-RPC"):
         lsp_connection.FrameParser().feed(framed(b'{"params":' + b"[" * 100_000 + b"]" * 100_000 + b"}"))

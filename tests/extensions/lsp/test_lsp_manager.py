@@ -63,10 +63,10 @@ async def test_order_of_messages_to_server() -> None:
         session = await start_session(lsp)
         for word in ("two", "three"):
             await lsp.call_tool(write("a.zz", f"{word}\n"), session)
-        said = [message for message in lsp.received() if message.get("method", "").startswith("textDocument/did")]
+        output = [message for message in lsp.received() if message.get("method", "").startswith("textDocument/did")]
         uri = (lsp.project / "a.zz").as_uri()
-        assert all(message["params"]["textDocument"]["uri"] == uri for message in said)
-        opened, changed, saved, *rest = said
+        assert all(message["params"]["textDocument"]["uri"] == uri for message in output)
+        opened, changed, saved, *rest = output
         assert opened["params"]["textDocument"] | {"uri": ""} == {
             "uri": "", "languageId": "zz", "version": 1, "text": "one\n",
         }  # fmt: skip
@@ -195,10 +195,10 @@ async def test_crash_is_reported_with_reason() -> None:
     async with lsp_workspace() as lsp:
         session = await start_session(lsp)
         lsp.set_behaviour("crash")
-        said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
-        assert "not answered" not in said
+        output = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
+        assert "not answered" not in output
         info = await lsp.wait_for_server_state(LspState.ERROR)
-        assert info.error == "It ended with exit code 3. Its last words: the disk ate my homework"
+        assert info.error == "It ended with exit code 3. Its last output: the disk ate my homework"
         published = await lsp.call_tool(("lsp_diagnostics", {}), session)
         assert "(ours does not run: It ended with exit code 3." in published
         lsp.set_behaviour()
@@ -226,7 +226,7 @@ async def test_failed_start_is_reported_with_reason() -> None:
         session = await lsp.one.session()
         await lsp.call_tool(view("a.zz"), session)
         info = await lsp.wait_for_server_state(LspState.ERROR)
-        assert info.error == "It ended with exit code 7. Its last words: cannot find my settings"
+        assert info.error == "It ended with exit code 7. Its last output: cannot find my settings"
         (failed,) = await lsp.do(("lsp_references", {"symbol": "one"}), session=session)
         assert failed.is_error
         assert "cannot find my settings" in failed.content
@@ -263,17 +263,17 @@ async def test_unresponsive_server_does_not_delay_edit(behaviour: str) -> None:
         await lsp.call_tool(view("a.zz"), session)
         await lsp.wait_for_server_state(LspState.STARTING if behaviour == "hang" else LspState.READY)
         lsp.set_behaviour(behaviour)
-        said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
-        assert said.splitlines()[1:] == ["(ours has not answered yet: call lsp_diagnostics to check again.)"]
+        output = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
+        assert output.splitlines()[1:] == ["(ours has not answered yet: call lsp_diagnostics to check again.)"]
 
 
 async def test_flood_of_diagnostics_is_bounded() -> None:
     async with lsp_workspace() as lsp:
         session = await start_session(lsp)
         lsp.set_behaviour("flood")
-        said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
-        assert "error a.zz:1:1 BAD is here [ours bad]" in said
-        assert len(said) < 1_000
+        output = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
+        assert "error a.zz:1:1 BAD is here [ours bad]" in output
+        assert len(output) < 1_000
         assert (await lsp.infos())["ours"].diagnostic_count == 3 * 500 + 1
         log = (await lsp.one.client.lsp_log(lsp.one.workspace, "ours")).text
         assert len(log.splitlines()) == 500
@@ -288,7 +288,7 @@ async def test_server_with_invalid_messages_is_stopped() -> None:
         lsp.set_behaviour("garbage")
         await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
         info = await lsp.wait_for_server_state(LspState.ERROR)
-        assert info.error.startswith("It sent something else than messages: 'Segmentation fault, but politely")
+        assert info.error.startswith("It sent output that is not a message: 'Segmentation fault, but politely")
 
 
 async def test_diagnostics_of_older_version_are_not_the_answer() -> None:
@@ -296,8 +296,8 @@ async def test_diagnostics_of_older_version_are_not_the_answer() -> None:
         session = await start_session(lsp)
         lsp.set_wait_limits(SHORT)
         lsp.set_behaviour("old")
-        said = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
-        assert "has not answered yet" in said
+        output = await lsp.call_tool(edit("a.zz", "one", "BAD"), session)
+        assert "has not answered yet" in output
 
 
 async def test_files_changed_by_commands_are_sent_to_server() -> None:
@@ -316,8 +316,8 @@ async def test_files_changed_by_commands_are_sent_to_server() -> None:
         await lsp.call_tool(("lsp_diagnostics", {}), session)
         # A notification has no response: the record of the server shows its arrival.
         await until(lambda: len(lsp.received("workspace/didChangeWatchedFiles")) == 2)
-        said = [message["params"]["changes"] for message in lsp.received("workspace/didChangeWatchedFiles")]
-        names = [[(item["uri"].rpartition("/")[2], item["type"]) for item in items] for items in said]
+        output = [message["params"]["changes"] for message in lsp.received("workspace/didChangeWatchedFiles")]
+        names = [[(item["uri"].rpartition("/")[2], item["type"]) for item in items] for items in output]
         assert names == [[("a.zz", 2), ("new.zz", 1)], [("new.zz", 3)]]
 
 

@@ -99,10 +99,10 @@ async def test_references_and_unknown_names(counts: str) -> None:
             session=session,
         )
         assert all(result.is_error for result in results)
-        said = {result.name: result.content for result in results}
-        assert "missing was not found" in said["lsp_references"]
-        assert "ours cannot do that" in said["lsp_symbols"]
-        assert "There is: ours" in said["lsp_restart"]
+        output = {result.name: result.content for result in results}
+        assert "missing was not found" in output["lsp_references"]
+        assert "ours cannot do that" in output["lsp_symbols"]
+        assert "There is: ours" in output["lsp_restart"]
 
 
 async def test_r12_servers_of_project_wait_for_trust() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.extensions.lsp.lsp_types import Position, Range, TextEdit, file_uri, path_from_uri
-from holdfast.extensions.lsp.positions import Text, apply_edits
+from holdfast.extensions.lsp.positions import TextLines, apply_edits
 
 LINE = 'print("😀é", name)'
 NAME = LINE.index("name")
@@ -13,14 +13,14 @@ NAME = LINE.index("name")
 
 @pytest.mark.parametrize(("encoding", "character"), [("utf-16", 13), ("utf-32", 12), ("utf-8", 16)])
 def test_emoji_length_by_encoding(encoding: str, character: int) -> None:
-    text = Text(f"a\r\n{LINE}\nb", encoding)
+    text = TextLines(f"a\r\n{LINE}\nb", encoding)
     assert text.position(1, NAME) == Position(1, character)
     assert text.column(Position(1, character)) == NAME
     assert text.text[text.index(Position(1, character)) :].startswith("name")
 
 
 def test_positions_within_character_and_beyond_end() -> None:
-    text = Text("😀x\rb")
+    text = TextLines("😀x\rb")
     assert text.index(Position(0, 1)) == 0
     assert text.index(Position(0, 2)) == 1
     assert text.index(Position(0, 99)) == 2
@@ -32,7 +32,7 @@ def test_positions_within_character_and_beyond_end() -> None:
 @given(st.text(alphabet="aé😀\n\r\t", max_size=40), st.data())
 def test_positions_round_trip(text: str, data: st.DataObject) -> None:
     for encoding in ("utf-16", "utf-32", "utf-8"):
-        known = Text(text, encoding)
+        known = TextLines(text, encoding)
         line = data.draw(st.integers(0, text.count("\n") + 1))
         column = data.draw(st.integers(0, len(known.line(line))))
         position = known.position(line, column)

@@ -51,8 +51,8 @@ async def test_python_with_basedpyright_and_ruff() -> None:
         wrong = await lsp.call_tool(edit("main.py", "area(2)", 'area("2")'), session)
         assert "error main.py:3:26 Argument of type" in wrong, "the column counts what a person sees"
         await infos_of(lsp, wrong)
-        mended = await lsp.call_tool(edit("main.py", 'area("2")', "area(2)"), session)
-        assert len(mended.splitlines()) == 1
+        corrected = await lsp.call_tool(edit("main.py", 'area("2")', "area(2)"), session)
+        assert len(corrected.splitlines()) == 1
         await check_tools(lsp, session)
         await check_rename_and_undo(lsp, session)
 
@@ -118,9 +118,9 @@ async def test_r12_no_program_of_untrusted_project_runs() -> None:
         session = await lsp.one.session()
         await lsp.call_tool(view("a.py"), session)
         await lsp.wait_for_server_state(LspState.READY, "basedpyright")
-        said = await lsp.call_tool(edit("a.py", "x: str", "y: str"), session)
-        assert '"int" is not assignable to "str"' in said
-        assert "could not be resolved" not in said
+        output = await lsp.call_tool(edit("a.py", "x: str", "y: str"), session)
+        assert '"int" is not assignable to "str"' in output
+        assert "could not be resolved" not in output
         assert not ran.exists()
 
 

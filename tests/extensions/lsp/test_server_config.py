@@ -218,17 +218,18 @@ def test_availability_examines_each_name_once(tmp_path: Path, monkeypatch: pytes
 def test_servers_get_no_model_keys(work: Path, tmp_path: Path) -> None:
     places = locate_settings(str(work), {"HOME": str(tmp_path)}, data_dir=str(tmp_path), workspace_id="w")
     client = {"PATH": "/usr/bin", "MODEL_KEY": "a-key-of-a-model", "OTHER": "a-key-of-a-model", "PLAIN": "x"}
+    client["NAMED"] = "withheld by its name only"
     ground = SimpleNamespace(
         path=str(work),
         configuration=Configuration(places, client),
         environment=client,
-        secrets=lambda: (("MODEL_KEY",), ("a-key-of-a-model",)),
+        secrets=lambda: (("MODEL_KEY", "NAMED"), ("a-key-of-a-model",)),
     )
     fixture, plans = read_project(cast(ExtensionContext, ground))
     assert plans
     assert not fixture.is_trusted
     assert fixture.environment["PLAIN"] == "x"
-    assert not {"MODEL_KEY", "OTHER"} & fixture.environment.keys()
+    assert not {"MODEL_KEY", "OTHER", "NAMED"} & fixture.environment.keys()
 
 
 @pytest.mark.parametrize("sandbox", ["", 'options.sandbox = "workspace"\n'])

@@ -84,7 +84,7 @@ FAULTS: dict[str, tuple[Callable[[LspFixture], None], str, float]] = {
     "spawning is refused": (_refused_process, "there is no room", 0.0),
     "it never ran": (_never_ran, "tongue could not be started.", 0.0),
     "it hangs": (_at(hangs), "It did not start: The language server did not answer within 30 s (initialize).", 30.0),
-    "it ends": (_at(_ends), "It ended with exit code 3. Its last words: error: it broke here", 0.0),
+    "it ends": (_at(_ends), "It ended with exit code 3. Its last output: error: it broke here", 0.0),
     "it refuses": (_at(_refuses), "It did not start: The language server refused: not today", 0.0),
     "it babbles": (_at(_sends_garbage), "It sent ", 0.0),
     "its trace cannot be written": (_unwritable_trace, "It did not start:", 0.0),

@@ -218,10 +218,10 @@ def test_requests_of_server_are_answered(tmp_path: Path, method: str, result: ob
 @pytest.mark.parametrize("how", ["stop", "close"])
 def test_shutdown_request_precedes_kill(tmp_path: Path, how: str) -> None:
     async def scenario(fixture: LspFixture) -> None:
-        said: list[str] = []
+        output: list[str] = []
 
         def receive(program: Program, message: Json) -> object:
-            said.append(message["method"])
+            output.append(message["method"])
             return {"result": None}
 
         fixture.methods["shutdown"] = receive

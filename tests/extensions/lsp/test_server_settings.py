@@ -106,14 +106,14 @@ def test_disabled_server_is_not_started(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario, disabled=True)
 
 
-@pytest.mark.parametrize(("name", "is_told"), [("tongue", True), ("pyright", False), ("basedpyright", False)])
-def test_options_are_sent_to_servers_that_do_not_request_them(tmp_path: Path, name: str, is_told: bool) -> None:
+@pytest.mark.parametrize(("name", "is_notified"), [("tongue", True), ("pyright", False), ("basedpyright", False)])
+def test_options_are_sent_to_servers_that_do_not_request_them(tmp_path: Path, name: str, is_notified: bool) -> None:
     async def scenario(fixture: LspFixture) -> None:
         _set_options(fixture, {"python": {"mode": 1}})
         await fixture.touch_file()
         await fixture.wait_for_state(READY)
         await elapse(0.1)
-        assert bool(fixture.last.params("workspace/didChangeConfiguration")) is is_told
+        assert bool(fixture.last.params("workspace/didChangeConfiguration")) is is_notified
         asked = {"items": [{"section": "python"}, {}, {"section": "x"}]}
         fixture.last.send(id=7, method="workspace/configuration", params=asked)
         await fixture.wait_until(lambda: [item for item in fixture.last.received if item.get("id") == 7])

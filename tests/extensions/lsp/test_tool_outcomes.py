@@ -139,7 +139,7 @@ def test_calls(tmp_path: Path, direction: str, key: str, verb: str, count: int) 
         (params,) = fixture.last.params(f"callHierarchy/{direction}Calls")
         assert params == {"item": prepared[0]}
         workspace.answer("textDocument/prepareCallHierarchy", lambda *_: [], 0)
-        with pytest.raises(ToolError, match="one is no function that the language server knows"):
+        with pytest.raises(ToolError, match="The language server knows no function one"):
             await workspace.call("lsp_call_hierarchy", symbol="one", direction=direction)
 
     run_scenario(tmp_path, scenario)
@@ -182,8 +182,8 @@ def test_diagnostics(tmp_path: Path, is_named: bool, here: int, elsewhere: int) 
         assert json.loads(outcome.metadata) == {"file_diagnostics": counts[0], "project_diagnostics": counts[1]}
         assert outcome.content.count("bad") == here
         if not here + elsewhere:
-            place = "the file" if is_named else "the files they know"
-            assert outcome.content == f"Nothing is wrong with {place}, say tongue."
+            place = "the file" if is_named else "the known files"
+            assert outcome.content == f"No problems in {place}, according to tongue."
         assert workspace.permits == [("lsp_diagnostics", "read")]
 
     run_scenario(tmp_path, scenario)
@@ -196,7 +196,7 @@ def test_restarts(tmp_path: Path, name: str) -> None:
         if not name:
             none = await workspace.call("lsp_restart")
             assert (none.content, none.metadata) == (
-                "No language server is running: the first file of its kind starts one.", "",
+                "No language server is running: one starts with the first file of its language.", "",
             )  # fmt: skip
         await fixture.touch_file()
         await fixture.wait_for_state(LspState.READY)

@@ -284,7 +284,7 @@ class Context:
     def __init__(self, fixture: McpFixture, answer: Callable[[Any], Awaitable[Any]] | None = None) -> None:
         self.workspace_path = str(fixture.place.project)
         self.takes_images = False
-        self.said: list[str] = []
+        self.reported: list[str] = []
         self.permits: list[Any] = []
         self._answer = answer
 
@@ -292,7 +292,7 @@ class Context:
         self.permits.append(permit)
 
     def publish_output(self, text: str) -> None:
-        self.said.append(text)
+        self.reported.append(text)
 
     async def ask_questions(self, batch: Any) -> Any:  # noqa: ANN401
         assert self._answer is not None

@@ -51,7 +51,7 @@ async def test_server_killed_during_call_is_error_and_restarts(tmp_path: Path) -
         assert (await one.run_end(run)).outcome == "completed"
         killed, echoed = sorted(await one.results(session), key=lambda result: result.tool_call_id)
         assert killed.is_error
-        assert "went away" in killed.content
+        assert "disconnected" in killed.content
         assert "exit code 137" in killed.content
         assert echoed.content == "Echo: hi", "the next call has it started again"
         assert running_processes(tmp_path) != [pid]
@@ -65,7 +65,7 @@ async def test_stalled_server_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
         os.kill(pid, signal.SIGSTOP)
         (stalled,) = await one.call_tools_and_wait(ECHO)
         assert stalled.is_error
-        assert "said nothing for 2 s" in stalled.content
+        assert "sent nothing for 2 s" in stalled.content
         await wait_until_gone(pid)
         assert (await wait_for_success(one, ECHO)).content == "Echo: hi"
 
@@ -122,12 +122,12 @@ async def test_flood_of_output_is_bounded(tmp_path: Path) -> None:
         for result in await results(one, now, now, now):
             assert not result.is_error
         # The flood has its own process, which may start to write after the first results.
-        said = ""
+        reported = ""
         async with asyncio.timeout(20):
-            while "a flood of words" not in said:
-                said = (await one.client.mcp_log(one.workspace, "time")).text
-        assert len(said) < 100_000
-        assert "[stdout] junk" in said or "truncated" in said
+            while "a flood of words" not in reported:
+                reported = (await one.client.mcp_log(one.workspace, "time")).text
+        assert len(reported) < 100_000
+        assert "[stdout] junk" in reported or "truncated" in reported
     assert not running_processes(tmp_path)
 
 
@@ -153,11 +153,11 @@ async def test_failed_start_reports_reason_and_remedy() -> None:
         assert {info.state for info in found.values()} <= {"error", "starting"}
         reasons = {name: info.error for name, info in found.items()}
         expected = {
-            "crash": "It ended with exit code 3. It said: it broke",
+            "crash": "It ended with exit code 3. Its last output: it broke",
             "wrong": "no-such-program could not be started: No such file or directory.",
             "empty": "It has no command: set mcp.empty.command, or a url.",
-            "address": "Its address is not one",
-            "away": "Nothing answers at its address.",
+            "address": "Its address is not valid",
+            "away": "No server responds at its address.",
             "variable": "NOT_SET_ANYWHERE is not set",
             "silent": "It did not answer within 1 seconds.",
             "quits": "It ended with exit code 0.",

@@ -98,11 +98,11 @@ def test_abandoned_request_is_detached_after_grace(seconds: float, ends_at: floa
 
 def test_start_slots_are_limited_and_hanging_start_yields_once() -> None:
     async def main() -> None:
-        doors = StartLimiter(2, 3.0)
+        limiter = StartLimiter(2, 3.0)
         entered: list[tuple[str, float]] = []
 
         async def visit(name: str, stays: float) -> None:
-            async with doors.slot():
+            async with limiter.slot():
                 entered.append((name, now()))
                 await elapse(stays)
 
@@ -111,9 +111,9 @@ def test_start_slots_are_limited_and_hanging_start_yields_once() -> None:
         assert entered == [("a", 0), ("b", 0), ("c", 1), ("d", 3), ("e", 4)]
         assert all(task.done() for task in tasks)
         # A holder that was displaced and then left has freed one slot, not two; no timer is left that frees another.
-        assert doors._slots._value == 2
+        assert limiter._slots._value == 2
         await elapse(20)
-        assert doors._slots._value == 2
+        assert limiter._slots._value == 2
 
     in_virtual_time(main)
 
@@ -239,7 +239,9 @@ def test_only_wrong_answers_are_requested_again() -> None:
     ]
     assert [bool(one.confirm_title) for one in inquiries] == [True, True, False], "one question is not confirmed"
     assert inquiries[0].confirm_description == "They are sent to the MCP server s together."
-    again = [question.description.startswith("That does not fit; once more. ") for question in inquiries[1].questions]
+    again = [
+        question.description.startswith("That answer is not valid; try again. ") for question in inquiries[1].questions
+    ]
     assert again == [True, True]
     assert not inquiries[0].questions[0].description.startswith("That")
 

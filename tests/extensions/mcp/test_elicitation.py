@@ -52,7 +52,7 @@ def test_each_schema_type_has_its_question_type() -> None:
     assert "The MCP server s asks: Who are you?" in fields[0].question.description
     assert fields[1].question.description.startswith("For the MCP server s.")
     assert "a whole number" in fields[1].question.description
-    assert "If you leave it out: 7" in fields[1].question.description
+    assert "Default: 7" in fields[1].question.description
     assert [choice.label for choice in fields[4].question.choices] == ["A", "B"]
     assert [choice.id for choice in fields[5].question.choices] == ["x", "y"]
     assert "One of: 0, 1, 2" in fields[7].question.description
@@ -124,11 +124,11 @@ async def _pending_questions(one: ToolClient) -> QuestionRequest:
 async def _answer_questions(one: ToolClient, **given: dict[str, Any]) -> None:
     """Answer the questions that begin with these texts; the others are skipped."""
     batch = await _pending_questions(one)
-    said = [
+    reported = [
         {"request_id": item.id, **next((how for name, how in given.items() if item.label.startswith(name)), {})}
         for item in batch.questions
     ]
-    body = {"batch_request_id": batch.id, "responses": said}
+    body = {"batch_request_id": batch.id, "responses": reported}
     assert (await one.client.answer_question(one.workspace, body)).resolved
 
 
@@ -152,7 +152,7 @@ async def test_elicitation_suspends_call() -> None:
             while (again := await _pending_questions(one)).id == batch.id:
                 pass
         assert [item.label for item in again.questions] == ["String", "Integer"]
-        assert again.questions[0].description.startswith("That does not fit")
+        assert again.questions[0].description.startswith("That answer is not valid")
         await _answer_questions(one, String={"fill_in_text": "Ada"}, Integer={"fill_in_text": "8"})
         assert (await one.run_end(run)).outcome == "completed"
         published = (await _result(one, session)).content

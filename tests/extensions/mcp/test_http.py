@@ -82,7 +82,7 @@ async def test_stalled_remote_server_is_error(monkeypatch: pytest.MonkeyPatch, r
         process.send_signal(signal.SIGSTOP)
         (stalled,) = await one.call_tools_and_wait(ECHO)
         assert stalled.is_error
-        assert "said nothing for 2 s" in stalled.content
+        assert "sent nothing for 2 s" in stalled.content
         await wait_for_state(one, "all", "error", "starting")
         process.send_signal(signal.SIGCONT)
         assert (await wait_for_success(one, ECHO)).content == "Echo: hi"

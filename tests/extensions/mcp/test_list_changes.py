@@ -216,7 +216,7 @@ def test_disabled_server_is_not_started(tmp_path: Path) -> None:
         assert fixture.state().state == "disabled"
         assert fixture.programs == []
         assert fixture.mcp.tools() == ()
-        with pytest.raises(CallFailed, match="was switched off"):
+        with pytest.raises(CallFailed, match="was disabled"):
             await (await fixture.mcp.manager())._get("s").connection()
 
     run_scenario(tmp_path, scenario, s={"command": "x", "disabled": True})
@@ -269,7 +269,7 @@ def test_waiter_is_notified_of_changed_settings(tmp_path: Path) -> None:
         await fixture.wait_for_state("starting")
         fixture.configure()
         fixture.mcp.refresh()
-        with pytest.raises(CallFailed, match="was switched off, or its settings were changed"):
+        with pytest.raises(CallFailed, match="was disabled, or its settings were changed"):
             await calling
 
     run_scenario(tmp_path, scenario)

@@ -66,10 +66,10 @@ async def test_invalid_entry_is_dropped_from_list(tmp_path: Path) -> None:
         assert specs["mcp_misbehaving_go"]["properties"] == {"what": {"type": "array", "items": {}}}
         for name in ("words", "banana", "deep"):
             assert specs[f"mcp_misbehaving_{name}"] == {"type": "object", "properties": {}}
-        said = (await one.client.mcp_log(one.workspace, "misbehaving")).text
-        assert "what banana takes is not told: it is no JSON Schema at properties/x/type" in said
-        assert "it does not say what words takes" in said
-        assert "number 5 of its tools has no name" in said
+        reported = (await one.client.mcp_log(one.workspace, "misbehaving")).text
+        assert "what banana takes is not told: it is not JSON Schema at properties/x/type" in reported
+        assert "words has no input schema" in reported
+        assert "number 5 of its tools has no name" in reported
 
 
 @pytest.mark.parametrize("how", ["noisy", "babbling"])
@@ -82,7 +82,7 @@ async def test_flood_of_messages_does_not_block_others(how: str, tmp_path: Path)
         (other,) = await one.call_tools_and_wait(("bash", {"command": "echo here", "description": "x"}))
         assert "here" in other.content
         assert (await one.run_end(run)).outcome == "completed"
-        assert "said nothing for 1 s" in (await one.results(session))[0].content
+        assert "sent nothing for 1 s" in (await one.results(session))[0].content
     await wait_until_dead(tmp_path)
 
 
@@ -110,24 +110,24 @@ async def test_server_that_stalls_during_list_reload_is_replaced(
         await add(one, misbehaving={**misbehaving(tmp_path, "stuck"), "timeout": 600, "call_timeout": 1})
         await until(lambda: received(tmp_path, "tools/list") == 2)
         (stalled,) = await one.call_tools_and_wait(GO)
-        assert "said nothing for 1 s" in stalled.content
+        assert "sent nothing for 1 s" in stalled.content
         await wait_for_state(one, "misbehaving", "error", "starting")
     await wait_until_dead(tmp_path)
 
 
 async def test_hanging_servers_do_not_block_other_starts() -> None:
     """A few start at a time; a silent one yields its slot."""
-    doors = StartLimiter(limit=1, seconds=0.0)
+    limiter = StartLimiter(limit=1, seconds=0.0)
     hung = asyncio.Event()
 
     async def hang() -> None:
-        async with doors.slot():
+        async with limiter.slot():
             await hung.wait()
 
     waiting = start(hang())
     async with asyncio.timeout(20):
         for _ in range(2):
-            async with doors.slot():
+            async with limiter.slot():
                 pass
     hung.set()
     await waiting

@@ -66,7 +66,7 @@ async def test_login_is_stored_renewed_and_requested_again(tmp_path: Path) -> No
         lost = await _call_greet(one)
         assert lost.is_error
         info = await wait_for_state(one, "office", "needs auth")
-        assert info.error == "It wants a login: holdfast mcp login office"
+        assert info.error == "It requires a login: holdfast mcp login office"
         again = await _call_greet(one)
         assert again.is_error
         assert "holdfast mcp login office" in again.content

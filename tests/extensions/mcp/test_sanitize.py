@@ -31,9 +31,9 @@ def test_used_fields_are_kept_and_others_dropped() -> None:
         "nextCursor": "more",
     }
     assert sanitize_lists(result) == (
-        "it does not say what b takes",
+        "b has no input schema",
         "number 3 of its tools has no name, and is left out",
-        "c can only be run as a task, which is not done here, and is left out",
+        "c can only be run as a task, which is not supported, and is left out",
     )
     assert result == {
         "tools": [
@@ -110,7 +110,7 @@ def test_invalid_schema_is_reported(wrong: dict[str, Any]) -> None:
 )
 def test_invalid_schema_is_replaced_and_reported(schema: object, is_kept: bool) -> None:
     result: dict[str, Any] = {"tools": [{"name": "a", "inputSchema": schema}]}
-    assert sanitize_lists(result) == (() if is_kept else ("it does not say what a takes",))
+    assert sanitize_lists(result) == (() if is_kept else ("a has no input schema",))
     assert result["tools"] == [{"name": "a", "inputSchema": schema if is_kept else {"type": "object"}}]
 
 
@@ -163,6 +163,6 @@ def test_schema_size_limit(letter: str, over: int) -> None:
 
 def test_schema_error_has_its_path() -> None:
     assert schema_error({"type": "object"}) == ""
-    assert schema_error({"type": "thing"}).startswith("it is no JSON Schema at type: ")
-    assert schema_error({"properties": {"a": {"type": 3}}}).startswith("it is no JSON Schema at properties/a/type: ")
+    assert schema_error({"type": "thing"}).startswith("it is not JSON Schema at type: ")
+    assert schema_error({"properties": {"a": {"type": 3}}}).startswith("it is not JSON Schema at properties/a/type: ")
     assert len(schema_error({"type": "x" * 1_000})) < 260

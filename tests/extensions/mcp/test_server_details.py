@@ -11,7 +11,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.extensions import NEVER
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.mcp import mcp_connection
-from holdfast.extensions.mcp.mcp_connection import Connection
+from holdfast.extensions.mcp.mcp_connection import McpConnection
 from holdfast.extensions.mcp.mcp_types import LoginNeeded
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
@@ -100,7 +100,7 @@ def test_a_call_to_a_server_that_requires_a_login_fails(tmp_path: Path, monkeypa
 
         monkeypatch.setattr(mcp_connection, "open_connection", refused)
         fixture.last.end()
-        assert (await fixture.wait_for_state("needs auth")).error == "It wants a login: holdfast mcp login s"
+        assert (await fixture.wait_for_state("needs auth")).error == "It requires a login: holdfast mcp login s"
         with pytest.raises(ToolError, match="holdfast mcp login s"):
             await fixture.call()
 
@@ -131,7 +131,7 @@ def test_a_connection_with_traffic_is_not_pinged(tmp_path: Path) -> None:
 
 def test_the_first_reason_of_an_end_is_kept() -> None:
     async def main() -> None:
-        connection = Connection(cast(Any, None), cast(Any, None))
+        connection = McpConnection(cast(Any, None), cast(Any, None))
         for reason in ("", "first", "second", ""):
             connection.end(reason)
         assert connection.reason == "first"
@@ -304,6 +304,6 @@ def test_progress_is_published_up_to_a_bound(tmp_path: Path, monkeypatch: pytest
         await fixture.wait_for_state("connected")
         context = Context(fixture)
         await fixture.call(context=context)
-        assert context.said == ["0/1\n", "1/1\n", "2\n", "4\n"], "one line found no room"
+        assert context.reported == ["0/1\n", "1/1\n", "2\n", "4\n"], "one line found no room"
 
     run_scenario(tmp_path, scenario)

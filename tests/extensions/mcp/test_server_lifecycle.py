@@ -126,7 +126,12 @@ FAULTS: dict[str, tuple[Callable[[McpFixture], None], str, float, bool]] = {
     # behaviour, reason, seconds until it is published, retried automatically
     "it cannot be spawned": (_no_process, "no such program", 0.0, False),
     "it never ran": (_cannot_run, "could not be started", 0.0, False),
-    "it ends in the handshake": (_at("initialize", ends), "It ended with exit code 3. It said: last words", 0.0, True),
+    "it ends in the handshake": (
+        _at("initialize", ends),
+        "It ended with exit code 3. Its last output: last words",
+        0.0,
+        True,
+    ),
     "it refuses the handshake": (_at("initialize", refuses), "It refused the handshake: not today.", 0.0, True),
     "it hangs in the handshake": (_at("initialize", hangs), "It did not answer within 10 seconds.", 10.0, True),
     "it hangs at its list": (_at("tools/list", hangs), "It did not list its tools within 10 seconds.", 10.0, True),
@@ -291,7 +296,7 @@ def test_request_during_start_does_not_shorten_later_back_off(tmp_path: Path) ->
 def test_last_stderr_lines_are_of_last_attempt(tmp_path: Path) -> None:
     async def scenario(fixture: McpFixture) -> None:
         fixture.methods["initialize"] = ends
-        assert "It said: last words" in (await fixture.wait_for_state("error")).error
+        assert "Its last output: last words" in (await fixture.wait_for_state("error")).error
         fixture.methods["initialize"] = lambda program, _: program.end(4)
         await fixture.wait_until(lambda: "exit code 4" in fixture.state().error)
         assert fixture.state().error == "It ended with exit code 4."

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
@@ -86,7 +87,7 @@ def test_url_needs_scheme_and_host(url: str, is_good: bool, tmp_path: Path, monk
     plan, found = reach(tmp_path, {"url": url, "type": "http"}, monkeypatch)
     assert (plan is not None) == is_good
     assert found.error == (
-        "It is away." if is_good else "Its address is not one: mcp.s.url begins with http:// or https://."
+        "It is away." if is_good else "Its address is not valid: mcp.s.url begins with http:// or https://."
     )
 
 
@@ -279,3 +280,30 @@ def test_token_is_stored_under_its_url(url: str, is_plain: bool) -> None:
     assert (name == f"mcp:{url}") == is_plain
     assert len(name) <= 96
     assert credentials_key(url + "y") != name
+
+
+@pytest.mark.parametrize(("pieces", "is_accepted"), [((8, 8), True), ((16,), True), ((8, 9), False), ((17,), False)])
+async def test_a_response_body_is_bounded(
+    pieces: tuple[int, ...], is_accepted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.extensions.mcp import http_transport  # noqa: PLC0415 - it takes long
+
+    monkeypatch.setattr(http_transport, "MAX_MESSAGE_BYTES", 16)
+
+    class Body(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for size in pieces:
+                yield b"x" * size
+
+    async def read() -> int:
+        return sum([len(piece) async for piece in http_transport._BoundedBody(Body())])
+
+    if is_accepted:
+        assert await read() == sum(pieces)
+        return
+    with pytest.raises(ConnectionClosed):
+        await read()
+    monkeypatch.setattr(http_transport, "MAX_MESSAGE_BYTES", 3 << 20)
+    pieces = ((3 << 20) + 1,)
+    with pytest.raises(ConnectionClosed, match=r"of more than 3 MiB\."):
+        await read()

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from extensions.mcp.in_memory_mcp import Context, McpFixture, Program, ends, hangs, now, run_scenario
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import BadRequest
-from holdfast.extensions.mcp.mcp_types import CallFailed
+from holdfast.extensions.mcp import mcp_tools
+from holdfast.extensions.mcp.extension import McpCommands
+from holdfast.extensions.mcp.mcp_types import CallFailed, ConnectionClosed
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 
@@ -28,7 +31,7 @@ def test_call_without_progress_times_out(tmp_path: Path, settings: Json, seconds
         fixture.methods["tools/call"] = hangs
         await fixture.wait_for_state("connected")
         began = now()
-        with pytest.raises(CallFailed, match=f"said nothing for {seconds:g} s"):
+        with pytest.raises(CallFailed, match=f"sent nothing for {seconds:g} s"):
             await fixture.call()
         assert now() == pytest.approx(began + seconds, abs=0.2)
         assert fixture.last.count("notifications/cancelled") == 1
@@ -67,11 +70,11 @@ def test_progress_extends_call_and_is_published(tmp_path: Path) -> None:
             fixture.last.send(method="notifications/progress", params=params)
         await elapse(6)
         assert not calling.done()
-        with pytest.raises(CallFailed, match="said nothing for 7 s"):
+        with pytest.raises(CallFailed, match="sent nothing for 7 s"):
             await calling
         assert now() == pytest.approx(0.6 + 30 + 7, abs=0.2)
-        assert context.said[0] == "1/5 step 1\n"
-        assert len(context.said) == 5
+        assert context.reported[0] == "1/5 step 1\n"
+        assert len(context.reported) == 5
 
     run_scenario(tmp_path, scenario, s={"command": "x", "call_timeout": 7})
 
@@ -106,8 +109,10 @@ def test_server_that_ends_during_call_is_named_with_reason(tmp_path: Path) -> No
         await fixture.wait_for_state("connected")
         with pytest.raises(CallFailed) as failed:
             await fixture.call()
-        assert "went away while go was at work. It ended with exit code 3. It said: last words" in str(failed.value)
-        assert "Whether the tool did anything is not known." in str(failed.value)
+        assert "disconnected while go was running. It ended with exit code 3. Its last output: last words" in str(
+            failed.value
+        )
+        assert "Whether the tool had effects is not known." in str(failed.value)
 
     run_scenario(tmp_path, scenario)
 
@@ -190,11 +195,11 @@ PROMPT: Json = {
 
 def _prompts(fixture: McpFixture) -> None:
     fixture.items["prompts"] = [PROMPT]
-    said = [
+    reported = [
         {"role": "user", "content": {"type": "text", "text": "Hello."}},
         {"role": "assistant", "content": {"type": "text", "text": "Hi."}},
     ]
-    fixture.methods["prompts/get"] = lambda _, message: {"result": {"messages": said}}
+    fixture.methods["prompts/get"] = lambda _, message: {"result": {"messages": reported}}
     found = {"uri": "r://1", "mimeType": "text/plain", "text": "words"}
     fixture.methods["resources/read"] = lambda _, message: {"result": {"contents": [found]}}
 
@@ -215,13 +220,13 @@ def test_prompts_and_resources_are_requested_by_name(tmp_path: Path) -> None:
         assert (asked["name"], asked["arguments"]) == ("p", {"city": "Oslo"})
         (found,) = await servers.resource("s", "r://1")
         assert (found.uri, found.text) == ("r://1", "words")
-        for name, prompt_name, arguments, said in (
+        for name, prompt_name, arguments, reported in (
             ("t", "p", {}, "no MCP server called t"),
             ("s", "q", {}, "has no prompt called q"),
             ("s", "p", {}, "needs: city"),
             ("s", "p", {"city": ""}, "needs: city"),
         ):
-            with pytest.raises(BadRequest, match=said):
+            with pytest.raises(BadRequest, match=reported):
                 await servers.prompt(name, prompt_name, arguments)
 
     run_scenario(tmp_path, scenario)
@@ -253,7 +258,7 @@ def test_server_that_ends_during_request_is_named_and_restarts(tmp_path: Path) -
         await fixture.wait_for_state("connected")
         fixture.methods["prompts/get"] = ends
         servers = await fixture.mcp.manager()
-        with pytest.raises(BadRequest, match="The MCP server s went away"):
+        with pytest.raises(BadRequest, match="The MCP server s disconnected"):
             await servers.prompt("s", "p", {"city": "Oslo"})
         await fixture.wait_for_state("error")
         await fixture.wait_for_state("connected")
@@ -270,7 +275,7 @@ def test_closed_connection_error_ends_connection(tmp_path: Path) -> None:
         _prompts(fixture)
         await fixture.wait_for_state("connected")
         fixture.methods["resources/read"] = lambda _, message: {"error": {"code": -32000, "message": "closed"}}
-        with pytest.raises(BadRequest, match="went away"):
+        with pytest.raises(BadRequest, match="disconnected"):
             await (await fixture.mcp.manager()).resource("s", "r://1")
         await fixture.wait_until(lambda: len(fixture.programs) == 2)
         assert fixture.programs[0].killed_at is not None
@@ -295,5 +300,64 @@ def test_instructions_remain_while_server_is_disconnected(tmp_path: Path) -> Non
         fixture.last.end(1)
         await fixture.wait_for_state("error")
         assert fixture.mcp.notes() == (note,)
+
+    run_scenario(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("is_ended", "state", "reason", "own_reason", "expected"),
+    [
+        (False, "connected", "", "", "broke off its answer to go. It is gone. Whether"),
+        (True, "connected", "", "It ended.", "disconnected while go was running. It ended. It is started"),
+        (False, "error", "It said no.", "It ended.", "disconnected while go was running. It said no. It is started"),
+        (True, "error", "", "", "disconnected while go was running. It is gone. It is started"),
+    ],
+)
+async def test_the_reason_of_a_lost_connection(
+    is_ended: bool, state: str, reason: str, own_reason: str, expected: str
+) -> None:
+    """One that still runs has only broken off this answer; otherwise the most exact known reason is named."""
+
+    async def wait_disconnected() -> None:
+        return
+
+    server: Any = SimpleNamespace(
+        name="s", status=SimpleNamespace(state=state, reason=reason), wait_disconnected=wait_disconnected
+    )
+    connection: Any = SimpleNamespace(ended=asyncio.Event(), reason=own_reason)
+    if is_ended:
+        connection.ended.set()
+    message = await mcp_tools._lost_connection_message(server, connection, "go", ConnectionClosed("It is gone."))
+    assert message.startswith(f"The MCP server s {expected}")
+    assert message.endswith("Whether the tool had effects is not known.")
+
+
+def test_prompts_are_commands(tmp_path: Path) -> None:
+    async def scenario(fixture: McpFixture) -> None:
+        fixture.items["prompts"] = [
+            {
+                "name": "tell",
+                "description": "Tells.",
+                "arguments": [{"name": "city", "required": True}, {"name": "day"}],
+            }
+        ]
+        asked: list[Json] = []
+
+        def get(_: Program, message: Json) -> Json:
+            asked.append(message["params"])
+            content = {"type": "text", "text": "Tell me."}
+            return {"result": {"messages": [{"role": "user", "content": content}]}}
+
+        fixture.methods["prompts/get"] = get
+        await fixture.wait_for_state("connected")
+        commands = McpCommands(fixture.mcp)
+        assert [(item.name, item.source, item.hint) for item in commands.commands()] == [
+            ("s:tell", "mcp", "<city> [day]"),
+        ]  # fmt: skip
+        assert await commands.expand("s:tell", "Oslo", {"day": "today"}) == "Tell me."
+        assert [(item["name"], item["arguments"]) for item in asked] == [("tell", {"city": "Oslo", "day": "today"})]
+        for name in ("tell", "s", "s:", "s:other", "t:tell", ":tell"):
+            assert await commands.expand(name, "Oslo", {}) is None, name
+        assert len(asked) == 1
 
     run_scenario(tmp_path, scenario)

@@ -4,11 +4,13 @@ import base64
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extensions.mcp.json_strategies import anything
 from holdfast.domain.extensions import McpContents
+from holdfast.extensions.mcp import tool_results
 from holdfast.extensions.mcp.tool_results import (
     MAX_MEDIA_BYTES,
     MAX_TEXT,
@@ -37,7 +39,7 @@ def test_texts_are_joined_and_errors_are_errors() -> None:
     outcome = tool_outcome(result_of(words("one"), words("two")), takes_media=True)
     assert (outcome.content, outcome.is_error) == ("one\n\ntwo", False)
     assert tool_outcome(result_of(words("no"), isError=True), takes_media=True).is_error
-    assert tool_outcome({}, takes_media=True).content == "The tool answered nothing."
+    assert tool_outcome({}, takes_media=True).content == "The tool returned no content."
 
 
 def test_first_image_is_passed_on() -> None:
@@ -47,9 +49,9 @@ def test_first_image_is_passed_on() -> None:
         outcome.content
         == "look\n\n[image, image/png, 12 bytes]\n\n[image, image/png, 12 bytes: only the first is passed on]"
     )
-    blind = tool_outcome(result_of(picture()), takes_media=False)
-    assert blind.data == ""
-    assert "cannot take it" in blind.content
+    without_images = tool_outcome(result_of(picture()), takes_media=False)
+    assert without_images.data == ""
+    assert "does not accept it" in without_images.content
 
 
 def test_audio_is_passed_on() -> None:
@@ -146,3 +148,12 @@ def test_any_input_becomes_result(result: dict[str, Any], takes_media: bool) -> 
     assert len(outcome.content) <= MAX_TEXT + 100
     resource_contents(result)
     prompt_text(result)
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [("", 0), ("YQ==", 1), ("YWJj", 3), ("YW\nJj\r\n YWJj", 6), ("YQ", 0), ("Y*Q=", 0), ("Zoë", 0), (None, 0), (5, 0)],
+)
+def test_the_size_of_base64_data(data: object, size: int) -> None:
+    """Encoders break lines; data that cannot be decoded have no size."""
+    assert tool_results._size(data) == size

@@ -206,11 +206,11 @@ async def test_lent_server_lasts_as_long_as_its_client(tmp_path: Path) -> None:
         await wait_until_dead(tmp_path)
 
 
-async def settled_states(stage: CliEnvironment) -> dict[str, McpInfo]:
+async def settled_states(cli_env: CliEnvironment) -> dict[str, McpInfo]:
     """Return the states that the command prints when no server is starting any more."""
     async with asyncio.timeout(100):
         while True:
-            listed = json.loads(await stage.stdout_of("mcp", "list", "--json", "--no-wait"))
+            listed = json.loads(await cli_env.stdout_of("mcp", "list", "--json", "--no-wait"))
             if all(item["state"] != "starting" for item in listed):
                 return {
                     item["name"]: McpInfo(item["name"], item["state"], "", item.get("error", "")) for item in listed
@@ -219,43 +219,43 @@ async def settled_states(stage: CliEnvironment) -> dict[str, McpInfo]:
 
 async def test_r12_a_projects_servers_start_when_it_is_trusted(tmp_path: Path) -> None:
     """By hash: a change revokes the trust. For both files that may name servers."""
-    async with cli_environment() as stage:
+    async with cli_environment() as cli_env:
         server = private_copy(STUB_TIME, tmp_path)
-        (stage.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": server}}))
-        (stage.project / "holdfast.toml").write_text(
+        (cli_env.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": server}}))
+        (cli_env.project / "holdfast.toml").write_text(
             f'[mcp.ours]\ntimeout = 60\ncommand = "{server["command"]}"\nargs = {json.dumps(server["args"])}\n'
         )
-        here = await stage.open_workspace()
+        here = await cli_env.open_workspace()
         assert await here.client.mcp_states(here.id) == {}
-        shown = await stage.call("mcp")
+        shown = await cli_env.call("mcp")
         assert shown.out.count("not trusted") == 2
         assert "holdfast trust" in shown.err
         await here.send_and_wait("hello")
         assert running_processes(tmp_path) == []
-        await stage.stdout_of("trust", "--yes")
-        assert {name: info.state for name, info in (await settled_states(stage)).items()} == {
+        await cli_env.stdout_of("trust", "--yes")
+        assert {name: info.state for name, info in (await settled_states(cli_env)).items()} == {
             "ours": "connected",
             "theirs": "connected",
         }
         assert len(running_processes(tmp_path)) == 2
-        (stage.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": {"command": "sh"}}}))
-        assert {info.state for info in (await settled_states(stage)).values()} == {"not trusted"}
+        (cli_env.project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": {"command": "sh"}}}))
+        assert {info.state for info in (await settled_states(cli_env)).values()} == {"not trusted"}
         await wait_until_dead(tmp_path)
 
 
 async def test_r4_killed_server_leaves_no_mcp_server(tmp_path: Path) -> None:
     """And the first run of a script has the tools of a newly started server."""
-    async with cli_environment() as stage:
+    async with cli_environment() as cli_env:
         server = private_copy(STUB_TIME, tmp_path)
         command, arguments = (json.dumps(server[name]) for name in ("command", "args"))
-        stage.write(
+        cli_env.write(
             f"[mcp.time]\ntimeout = 60\ncommand = {command}\nargs = {arguments}\n"
             f"[mcp.files]\ntimeout = 60\ncommand = 'node'\nargs = {json.dumps(filesystem(tmp_path)['args'])}\n"
         )
-        pid = await stage.serve_again()
-        here = await stage.open_workspace()
+        pid = await cli_env.serve_again()
+        here = await cli_env.open_workspace()
         await here.send_and_wait("hello")
-        assert "mcp_time_convert_time" in json.dumps(model_requests(stage.provider)[-1].json["tools"])
+        assert "mcp_time_convert_time" in json.dumps(model_requests(cli_env.provider)[-1].json["tools"])
         assert len(running_processes(tmp_path)) == 2
         os.kill(pid, signal.SIGKILL)
         await wait_until_dead(tmp_path)
@@ -268,19 +268,19 @@ async def test_r12_mcp_server_gets_no_model_key() -> None:
         begins = "tools" in asked.json and '"role": "tool"' not in json.dumps(asked.json)
         return Reply((CallTool("1", "mcp_all_get-env", ("{}",)) if begins else Say(("done",)),))
 
-    async with cli_environment(script) as stage:
-        stage.environment["A_WALKING_KEY"] = "k-walking-1234567"
-        stage.environment["ANOTHER"] = "seen-by-all"
-        stage.write()
-        settings = stage.settings.read_text().replace("a-walking-key", "$A_WALKING_KEY")
+    async with cli_environment(script) as cli_env:
+        cli_env.environment["A_WALKING_KEY"] = "k-walking-1234567"
+        cli_env.environment["ANOTHER"] = "seen-by-all"
+        cli_env.write()
+        settings = cli_env.settings.read_text().replace("a-walking-key", "$A_WALKING_KEY")
         command, arguments = (json.dumps(STUB_EVERYTHING[name]) for name in ("command", "args"))
         given = f"[mcp.all]\ntimeout = 60\ncommand = {command}\nargs = {arguments}\n"
         allowed = "[permissions]\nallow = ['mcp_all_get-env']\n"
-        stage.settings.write_text(settings + given + allowed + '[mcp.all.env]\nOWN = "for-$ANOTHER"\n')
-        await stage.serve_again()
-        here = await stage.open_workspace()
+        cli_env.settings.write_text(settings + given + allowed + '[mcp.all.env]\nOWN = "for-$ANOTHER"\n')
+        await cli_env.serve_again()
+        here = await cli_env.open_workspace()
         await here.send_and_wait("go")
-        published = json.dumps(model_requests(stage.provider)[-1].json["messages"])
+        published = json.dumps(model_requests(cli_env.provider)[-1].json["messages"])
         assert "seen-by-all" in published
         assert "for-seen-by-all" in published
         assert "k-walking-1234567" not in published

@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.load_file import parse
-from holdfast.config.merge import Origin
-from holdfast.config.problems import Problem, format_key
+from holdfast.config.merge import SettingOrigin
+from holdfast.config.problems import FileProblem, format_key
 from holdfast.domain.hooks import HookEvent, event_of, matcher_trouble
 from holdfast.domain.settings import HookSettings
 from holdfast.domain.tools import claude_tool_name
@@ -47,14 +47,14 @@ class ClaudeHooks(msgspec.Struct, frozen=True):
     """The hooks of one of Claude Code's settings files."""
 
     hooks: tuple[Hook, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
     disables_all: bool = False
     line: int = 0
     """Line of the `hooks` key."""
 
 
 def hooks_from_settings(
-    settings: Mapping[str, Sequence[HookSettings]], origins: Mapping[KeyPath, Origin]
+    settings: Mapping[str, Sequence[HookSettings]], origins: Mapping[KeyPath, SettingOrigin]
 ) -> tuple[Hook, ...]:
     """Return the hooks that can be run. Mistakes in the others are reported with the file they are in."""
     hooks: list[Hook] = []
@@ -63,7 +63,7 @@ def hooks_from_settings(
         for index, item in enumerate(items if event is not None else ()):
             if event is None or _invalid_key(event, item.command, item.matcher) is not None:
                 continue
-            origin = origins.get(("hooks", name, index, "command"), Origin("", 0, may_run=False))
+            origin = origins.get(("hooks", name, index, "command"), SettingOrigin("", 0, may_run=False))
             timeout = min(item.timeout or _DEFAULT_TIMEOUT, _MAX_TIMEOUT)
             hooks.append(
                 Hook(event, item.command, item.name, item.matcher, timeout, file=origin.file, line=origin.line)
@@ -111,7 +111,7 @@ def _matches(hook: Hook, tool: str) -> bool:
 def _invalid_key(event: HookEvent, command: str, matcher: str) -> tuple[str, str] | None:
     """Return the invalid key and the reason, or None."""
     if not command.strip() or "\0" in command:
-        text = "the command is empty." if not command.strip() else "the command holds a NUL character."
+        text = "the command is empty." if not command.strip() else "the command contains a NUL character."
         return "command", text
     text = matcher_trouble(event, matcher)
     return ("matcher", text) if text else None
@@ -124,12 +124,12 @@ class _Reader:
         self._file = file
         self._lines = lines
         self.hooks: list[Hook] = []
-        self.problems: list[Problem] = []
+        self.problems: list[FileProblem] = []
 
     def add_problem(self, path: KeyPath, text: str, *, is_error: bool = True) -> None:
         """Add a problem at the line of the key or its nearest parent."""
         line = next((self._lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._lines), 0)
-        self.problems.append(Problem("error" if is_error else "warning", self._file, line, format_key(path), text))
+        self.problems.append(FileProblem("error" if is_error else "warning", self._file, line, format_key(path), text))
 
     def event(self, name: str, groups: Any) -> None:  # noqa: ANN401 - any JSON
         """Parse the hooks of one event."""
@@ -137,7 +137,7 @@ class _Reader:
         event = event_of(name)
         if event is None:
             is_known_to_claude = name.lower() in _OTHER_CLAUDE_EVENTS
-            text = "is not an event that is known here: these hooks are not run."
+            text = "is not a known event: these hooks are not run."
             self.add_problem(path, text, is_error=not is_known_to_claude)
             return
         if not isinstance(groups, list):

@@ -68,7 +68,7 @@ def parse_output(event: HookEvent, code: int, stdout: str, stderr: str) -> HookR
         return _from_json(tree)
     if event in _EVENTS_WITH_TEXT:
         return HookResult(context=_shorten(text))
-    return HookResult(error="printed JSON that cannot be read." if text.startswith("{") else "")
+    return HookResult(error="printed JSON that is not valid." if text.startswith("{") else "")
 
 
 def _from_json(tree: Mapping[str, Any]) -> HookResult:

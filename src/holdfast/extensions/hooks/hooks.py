@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.atomic_files import FileUnreadable, Signature, file_signature, read_file
-from holdfast.config.problems import Problem
+from holdfast.config.problems import FileProblem
 from holdfast.config.trust import content_digest
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import HookOutcome, ToolUse
@@ -73,7 +73,7 @@ def load_claude_settings(folder: SearchPath) -> ClaudeFile | None:
     except FileNotFoundError:
         return None
     except FileUnreadable as error:
-        problem = Problem("error", folder.path, 0, "", str(error).removeprefix(f"{folder.path} "))
+        problem = FileProblem("error", folder.path, 0, "", str(error).removeprefix(f"{folder.path} "))
         return ClaudeFile(folder, ClaudeHooks(problems=(problem,)), "", seen)
     return ClaudeFile(folder, parse_claude_settings(data, folder.path), content_digest(data), seen)
 
@@ -136,7 +136,7 @@ class Hooks:
         trust = self._context.configuration.trust
         return file.folder.owner == "user" or trust.is_file_trusted(file.folder.path, file.digest)
 
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[FileProblem, ...]:
         """Return the mistakes in Claude Code's files, trusted or not. Those in ours are reported with the settings."""
         return tuple(problem for file in self.claude_files() for problem in file.hooks.problems)
 
@@ -180,7 +180,7 @@ class Hooks:
         if is_subagent_session(end.session_id):
             return
         if len(self._queued_ends) >= _MAX_QUEUED_ENDS:
-            _log.warning("hooks for the end of run %s are not run: %d wait already", end.run_id, _MAX_QUEUED_ENDS)
+            _log.warning("hooks for the end of run %s are not run: %d are already queued", end.run_id, _MAX_QUEUED_ENDS)
             return
         self._queued_ends.append(end)
         if len(self._tasks) < _MAX_CONCURRENT:

@@ -17,7 +17,7 @@ from holdfast.extensions.lsp.lsp_types import path_from_uri
 from holdfast.workspace.files.ignore_files import GENERATED_NAMES
 from holdfast.workspace.files.path_strings import glob_regex, is_within
 
-__all__ = ["Change", "FileScan", "Pattern", "compare_scans", "matching_changes", "parse_glob", "scan_files"]
+__all__ = ["FileChange", "FileScan", "Pattern", "compare_scans", "matching_changes", "parse_glob", "scan_files"]
 
 _MAX_FILES = 20_000
 _SCAN_TIMEOUT = 0.5
@@ -26,7 +26,7 @@ Pattern: TypeAlias = Callable[[str], bool]
 """Returns whether a server watches a path."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class FileChange(msgspec.Struct, frozen=True):
     """A file change, with the kinds of the protocol: 1 created, 2 changed, 3 deleted."""
 
     path: str
@@ -66,14 +66,14 @@ def scan_files(root: str, extra: Iterable[str] = (), timeout: float = _SCAN_TIME
     return FileScan(seen)
 
 
-def compare_scans(before: FileScan, after: FileScan) -> list[Change]:
+def compare_scans(before: FileScan, after: FileScan) -> list[FileChange]:
     """Return the differences. Creations require that the first scan was complete, deletions that the second was."""
     old, new = before.files, after.files
-    found = [Change(path, 2) for path in new.keys() & old.keys() if new[path] != old[path]]
+    found = [FileChange(path, 2) for path in new.keys() & old.keys() if new[path] != old[path]]
     if before.is_complete:
-        found += [Change(path, 1) for path in new.keys() - old.keys()]
+        found += [FileChange(path, 1) for path in new.keys() - old.keys()]
     if after.is_complete:
-        found += [Change(path, 3) for path in old.keys() - new.keys()]
+        found += [FileChange(path, 3) for path in old.keys() - new.keys()]
     return sorted(found, key=lambda change: change.path)
 
 
@@ -96,7 +96,7 @@ def parse_glob(given: object, root: str) -> Pattern | None:
     return lambda path: is_within(base, path) and regex.match(path[len(base.rstrip("/")) + 1 :]) is not None
 
 
-def matching_changes(found: Iterable[Change], patterns: Iterable[Pattern]) -> list[Change]:
+def matching_changes(found: Iterable[FileChange], patterns: Iterable[Pattern]) -> list[FileChange]:
     """Return the changes that match a pattern."""
     known = tuple(patterns)
     return [change for change in found if any(matches(change.path) for matches in known)]

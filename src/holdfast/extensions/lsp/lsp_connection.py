@@ -85,14 +85,14 @@ class FrameParser:
             try:
                 messages.append(_decoder.decode(replace_json_surrogates(body)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise ProtocolError(f"It sent a message that is no JSON-RPC: {error}.") from None
+                raise ProtocolError(f"It sent a message that is not JSON-RPC: {error}.") from None
         return messages
 
     def _next_body(self) -> bytes | None:
         if self._length < 0:
             end = self._buffer.find(_HEADER_END)
             if (end if end >= 0 else len(self._buffer)) > _MAX_HEADER_BYTES:
-                raise ProtocolError(f"It sent something else than messages: {_preview(self._buffer)}.")
+                raise ProtocolError(f"It sent output that is not a message: {_preview(self._buffer)}.")
             if end < 0:
                 return None
             self._length = self._parse_header(bytes(self._buffer[:end]))
@@ -110,9 +110,9 @@ class FrameParser:
             if name.strip().lower() == b"content-length" and value.strip().isdigit():
                 length = int(value)
                 if length > self._max_body:
-                    raise ProtocolError(f"It sent a message of {length:,} bytes; at most {self._max_body:,} are taken.")
+                    raise ProtocolError(f"It sent a message of {length:,} bytes; the limit is {self._max_body:,}.")
                 return length
-        raise ProtocolError(f"It sent something else than messages: {_preview(header)}.")
+        raise ProtocolError(f"It sent output that is not a message: {_preview(header)}.")
 
 
 def encode_request(request_id: int, method: str, params: object) -> bytes:
@@ -241,7 +241,7 @@ class LspConnection:
         self._queued_bytes += len(message)
         self._has_output.set()
         if self._queued_bytes > _MAX_QUEUED_BYTES:
-            self._fail("It does not read what it is told.")
+            self._fail("It does not read its input.")
 
     async def _write(self) -> None:
         stdin = self._child.stdin
@@ -326,7 +326,7 @@ class LspConnection:
         self._mark_closed()
         lines = self._stderr_tail.decode("utf-8", "replace").strip().splitlines()
         explaining = [line for line in lines if _ERROR_LINE.search(line)] or lines[-1:]
-        self._on_close(f"{reason} Its last words: {explaining[0].strip()[:300]}" if explaining else reason)
+        self._on_close(f"{reason} Its last output: {explaining[0].strip()[:300]}" if explaining else reason)
 
     def _mark_closed(self) -> None:
         self.is_closed = True

@@ -31,7 +31,7 @@ from holdfast.extensions.lsp.changed_file_scan import FileScan, compare_scans, s
 from holdfast.extensions.lsp.diagnostics import FileDiagnostic, format_diagnostics, to_file_diagnostics
 from holdfast.extensions.lsp.diagnostics_wait import IN_BACKGROUND, ON_VIEW, DiagnosticsWait, WaitLimits
 from holdfast.extensions.lsp.lsp_types import path_from_uri
-from holdfast.extensions.lsp.positions import Text
+from holdfast.extensions.lsp.positions import TextLines
 from holdfast.extensions.lsp.server_config import (
     LaunchSpec,
     ProjectFacts,
@@ -227,8 +227,8 @@ class LspManager:
                 place = path_from_uri(uri)
                 if not is_within(self.root, place):
                     continue
-                document = server.session.documents.open.get(place)
-                text = Text(document.text, encoding) if document is not None else None
+                document = server.session.document(place)
+                text = TextLines(document.text, encoding) if document is not None else None
                 starts = [item.range.start for item in found]
                 columns = [text.column(start) if text is not None else start.character for start in starts]
                 into = here if place == path else elsewhere
@@ -274,7 +274,8 @@ class LspManager:
         self._context.publish(LspEvent(Change("updated", notice)))
 
     def _trace(self, name: str) -> Callable[[str, str], None] | None:
-        if not self._context.configuration.settings.options.debug_lsp:
+        settings = self._context.configuration.settings
+        if not settings.options.debug_lsp:
             return None
         if name not in self._traces:
             self._traces[name] = MessageTrace(self.trace_path(name))

@@ -25,7 +25,7 @@ from holdfast.extensions.lsp.symbol_search import (
 from holdfast.tools.base import BaseTool, metadata
 from holdfast.tools.file_edit import resolve_location
 
-__all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "Restart", "Symbols", "create_lsp_tools"]
+__all__ = ["CallHierarchy", "Definition", "Diagnostics", "References", "RestartServers", "Symbols", "create_lsp_tools"]
 
 _MAX_LOCATIONS = 100
 _MAX_SYMBOLS = 400
@@ -38,7 +38,7 @@ _KINDS = (
 
 class SymbolArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     symbol: Annotated[str, Meta(min_length=1, description='A name, such as "parse" or "Parser.parse".')]
-    path: Annotated[str, Meta(description="The file or directory to look for it; the workspace if left out.")] = "."
+    path: Annotated[str, Meta(description="The file or directory to search; default: the workspace.")] = "."
 
 
 class _NavigationTool(BaseTool[SymbolArguments]):
@@ -108,8 +108,8 @@ class Definition(_NavigationTool):
 
 class CallArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     symbol: Annotated[str, Meta(min_length=1, description="The name of a function or method.")]
-    direction: Annotated[Literal["incoming", "outgoing"], Meta(description="Who calls it, or whom it calls.")]
-    path: Annotated[str, Meta(description="The file or directory to look for it; the workspace if left out.")] = "."
+    direction: Annotated[Literal["incoming", "outgoing"], Meta(description="List its callers or its callees.")]
+    path: Annotated[str, Meta(description="The file or directory to search; default: the workspace.")] = "."
 
 
 class _Call(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
@@ -138,7 +138,7 @@ class CallHierarchy(BaseTool[CallArguments]):
             if (found := await self._request_calls(location, arguments.direction)) is not None:
                 break
         else:
-            raise ToolError(f"{symbol} is no function that the language server knows. Use grep.")
+            raise ToolError(f"The language server knows no function {symbol}. Use grep.")
         verb = "calls it" if arguments.direction == "incoming" else "is called by it"
         details = metadata(number_of_calls=len(found))
         if not found:
@@ -159,7 +159,7 @@ class CallHierarchy(BaseTool[CallArguments]):
 
 
 class DiagnosticsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    file_path: Annotated[str, Meta(description="The file to check; all that is known if left out.")] = ""
+    file_path: Annotated[str, Meta(description="The file to check; default: all known diagnostics.")] = ""
 
 
 class Diagnostics(BaseTool[DiagnosticsArguments]):
@@ -196,7 +196,7 @@ class Diagnostics(BaseTool[DiagnosticsArguments]):
         names = ", ".join(server.name for server in self._manager.servers if server.session is not None)
         if not names:
             return "No language server is running yet. Name a file to start the one for it."
-        return f"Nothing is wrong with {'the file' if path else 'the files they know'}, say {names}."
+        return f"No problems in {'the file' if path else 'the known files'}, according to {names}."
 
     def _server_errors(self) -> str:
         failed = [server for server in self._manager.servers if server.status.error]
@@ -204,7 +204,7 @@ class Diagnostics(BaseTool[DiagnosticsArguments]):
 
 
 class SymbolsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    file_path: Annotated[str, Meta(description="The file, absolute or from the workspace's directory.")]
+    file_path: Annotated[str, Meta(description="The path of the file, absolute or relative to the workspace.")]
 
 
 class Symbols(BaseTool[SymbolsArguments]):
@@ -240,10 +240,10 @@ def _symbol_line(symbol: Symbol) -> str:
 
 
 class RestartArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(description="The server; all that run if left out.")] = ""
+    name: Annotated[str, Meta(description="The server; default: all running servers.")] = ""
 
 
-class Restart(BaseTool[RestartArguments]):
+class RestartServers(BaseTool[RestartArguments]):
     """Restarts language servers."""
 
     name = "lsp_restart"
@@ -257,7 +257,7 @@ class Restart(BaseTool[RestartArguments]):
         """Restart the servers and return their names."""
         names = self._manager.restart(arguments.name)
         if not names:
-            return ToolOutcome("No language server is running: the first file of its kind starts one.")
+            return ToolOutcome("No language server is running: one starts with the first file of its language.")
         return ToolOutcome(f"Restarting {', '.join(names)}.", metadata(servers=names))
 
 
@@ -271,6 +271,6 @@ def create_lsp_tools(manager: LspManager) -> Sequence[Tool]:
         References(locator),
         Rename(manager, locator),
         ReplaceSymbol(manager, locator),
-        Restart(manager),
+        RestartServers(manager),
         Symbols(locator),
     )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from holdfast.extensions.lsp.lsp_types import Position, TextEdit
 
-__all__ = ["ENCODINGS", "Encoding", "Text", "apply_edits"]
+__all__ = ["ENCODINGS", "Encoding", "TextLines", "apply_edits"]
 
 Encoding = Literal["utf-16", "utf-32", "utf-8"]
 ENCODINGS: tuple[Encoding, ...] = ("utf-16", "utf-32", "utf-8")
@@ -18,7 +18,7 @@ ENCODINGS: tuple[Encoding, ...] = ("utf-16", "utf-32", "utf-8")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
-class Text:
+class TextLines:
     """A text split into lines, for one position encoding. Lines end with LF, CRLF or CR, as the protocol specifies."""
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
@@ -51,7 +51,7 @@ class Text:
 
 def apply_edits(text: str, edits: Iterable[TextEdit], encoding: str = "utf-16") -> str:
     """Apply the edits, whose positions all refer to the original text. Raises `ValueError` if they overlap."""
-    lines = Text(text, encoding)
+    lines = TextLines(text, encoding)
     replacements = sorted(((lines.index(edit.range.start), lines.index(edit.range.end)), number, edit.new_text)
                     for number, edit in enumerate(edits))  # fmt: skip
     pieces: list[str] = []

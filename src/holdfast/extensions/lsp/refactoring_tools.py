@@ -29,9 +29,9 @@ _MAX_FILES = 500
 class RenameArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of the tool `lsp_rename`."""
 
-    symbol: Annotated[str, Meta(min_length=1, description='The name as it is now, such as "parse" or "Parser.parse".')]
-    new_name: Annotated[str, Meta(min_length=1, description="The name it is to have.")]
-    path: Annotated[str, Meta(description="The file or directory to look for it; the workspace if left out.")] = "."
+    symbol: Annotated[str, Meta(min_length=1, description='The current name, such as "parse" or "Parser.parse".')]
+    new_name: Annotated[str, Meta(min_length=1, description="The new name.")]
+    path: Annotated[str, Meta(description="The file or directory to search; default: the workspace.")] = "."
 
 
 class Rename(BaseTool[RenameArguments]):
@@ -92,7 +92,7 @@ class Rename(BaseTool[RenameArguments]):
 
     def _validate(self, edit: WorkspaceEdit) -> dict[str, list[TextEdit]]:
         if edit.moves_files:
-            raise ToolError("The language server wants to move files too, which is not done. Use bash and edit.")
+            raise ToolError("The language server would also move files, which is not supported. Use bash and edit.")
         found = {path_from_uri(uri): edits for uri, edits in edit.by_uri().items() if edits}
         outside = [path for path in found if not is_within(self._manager.root, os.path.realpath(path))]
         if outside:
@@ -108,14 +108,14 @@ class Rename(BaseTool[RenameArguments]):
         server's version.
         """
         now, is_known = await read_current(context, path)
-        document = location.session.documents.open.get(path)
+        document = location.session.document(path)
         if now.text is None or (document is not None and document.text != now.text):
             raise ToolError(f"{now.location.name} has changed meanwhile; nothing was renamed. Try again.")
         encoding = location.session.capabilities.position_encoding
         try:
             text = await asyncio.to_thread(apply_edits, now.text, edits, encoding)
         except ValueError:
-            raise ToolError(f"The edits of {now.location.name} make no sense; nothing was renamed. Use edit.") from None
+            raise ToolError(f"The edits of {now.location.name} are not valid; nothing was renamed. Use edit.") from None
         return await plan_change(context, self.name, now, text), bool(is_known)
 
 
@@ -128,7 +128,7 @@ class ReplaceSymbolArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=
     symbol: Annotated[str, Meta(min_length=1, description='The name, such as "parse" or "Parser.parse".')]
     file_path: Annotated[str, Meta(description="The file in which it is defined.")]
     replacement: Annotated[str, Meta(description="Whole lines, indented as in the file.")] = ""
-    action: Annotated[Action, Meta(description="What to do; replace if left out.")] = "replace"
+    action: Annotated[Action, Meta(description="The action; default: replace.")] = "replace"
 
 
 class ReplaceSymbol(BaseTool[ReplaceSymbolArguments]):
@@ -179,9 +179,7 @@ def _find_unique(symbols: list[Symbol], wanted: str, file: str) -> Symbol:
         raise ToolError(f"{file} has no symbol {wanted}. lsp_symbols lists those it has.")
     if len(found) > 1:
         places = ", ".join(f"{'.'.join(symbol.path)} (line {symbol.first + 1})" for symbol in found[:10])
-        raise ToolError(
-            f"{wanted} is not the only one of that name: {places}. Name it with what it stands in, or use edit."
-        )
+        raise ToolError(f"{wanted} is ambiguous: {places}. Qualify it with its enclosing symbol, or use edit.")
     return found[0]
 
 

@@ -474,7 +474,7 @@ def launch_spec(
         try:
             item, problems = configuration.lsp(config.name)
         except NotFound:
-            return Unlaunchable("It is not in the settings any more.", is_missing=False)
+            return Unlaunchable("It is no longer in the settings.", is_missing=False)
         if problems:
             return Unlaunchable(f"{problems[0].key}: {problems[0].text}")
         if item.command:
@@ -495,6 +495,6 @@ def launch_spec(
 
 def _untrusted_reason(config: ServerConfig) -> str:
     return (
-        "It would run code of this project, so it waits. To let it do so here: holdfast trust. To let it do so"
+        "It would run code of this project, so it is not started. To allow that here: holdfast trust. To allow it"
         f" everywhere: holdfast config set lsp.{config.name}.disabled false."
     )

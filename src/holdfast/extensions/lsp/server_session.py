@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import __version__
-from holdfast.extensions.lsp.changed_file_scan import Change, Pattern, matching_changes, parse_glob
+from holdfast.extensions.lsp.changed_file_scan import FileChange, Pattern, matching_changes, parse_glob
 from holdfast.extensions.lsp.diagnostics import DiagnosticStore
 from holdfast.extensions.lsp.lsp_connection import Incoming, LspConnection, RequestRefused
 from holdfast.extensions.lsp.lsp_types import Diagnostic, Position, ServerCapabilities, file_uri
@@ -304,7 +304,7 @@ class ServerSession:
         event = {"added": workspace_folders([root]), "removed": []}
         self._connection.notify("workspace/didChangeWorkspaceFolders", {"event": event})
 
-    def notify_file_changes(self, changes: Sequence[Change]) -> None:
+    def notify_file_changes(self, changes: Sequence[FileChange]) -> None:
         """Notify the server of files that have changed on disk. The caller sends the text of open documents."""
         for change in changes:
             if change.kind == 3:
@@ -371,6 +371,10 @@ class ServerSession:
         self._diagnosed_versions[uri] = version
         self._on_change(uri)
 
+    def document(self, path: str) -> Document | None:
+        """Return an open document as the server knows it, or None."""
+        return self.documents.open.get(path)
+
     def has_current_diagnostics(self, path: str) -> bool:
         """Return whether diagnostics were received for the current version of a file."""
         document = self.documents.open.get(path)
@@ -407,4 +411,4 @@ def _decode(raw: msgspec.Raw, result_type: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=result_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(f"The language server's answer makes no sense: {error}.") from None
+        raise RequestRefused(f"The response of the language server is not valid: {error}.") from None

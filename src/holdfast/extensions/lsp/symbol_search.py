@@ -21,7 +21,7 @@ from holdfast.extensions.lsp.lsp_types import (
     file_uri,
     path_from_uri,
 )
-from holdfast.extensions.lsp.positions import Text
+from holdfast.extensions.lsp.positions import TextLines
 from holdfast.extensions.lsp.server_session import REQUEST_TIMEOUT, ServerSession
 from holdfast.tools.grep import search_environment, searched
 from holdfast.workspace.files.path_strings import display_path, is_within
@@ -112,7 +112,9 @@ class SymbolLocator:
         ]
         matches = [item for item in matches if self._manager.supports(item.path)]
         if not matches:
-            raise ToolError(f"{name} was not found in {place.name}, in files that a language server is for. Use grep.")
+            raise ToolError(
+                f"{name} was not found in {place.name}, in files that a language server supports. Use grep."
+            )
         if qualifiers and (exact := await self._find_qualified((*qualifiers, name), matches, capability)):
             return exact
         return await self._locate_matches(_sort_by_likelihood(matches), capability)
@@ -142,7 +144,7 @@ class SymbolLocator:
                 first_error = first_error or error
                 continue
             for session in sessions:
-                text = Text(session.documents.open[match.path].text, session.capabilities.position_encoding)
+                text = TextLines(session.documents.open[match.path].text, session.capabilities.position_encoding)
                 locations.append(SymbolLocation(session, match.path, text.position(match.line - 1, match.column - 1)))
         if not locations and first_error is not None:
             raise first_error
@@ -160,13 +162,13 @@ class SymbolLocator:
         """Format each location with its line, in that server's position encoding. Files outside the workspace are named
         but not read.
         """
-        texts: dict[str, Text | None] = {}
+        texts: dict[str, TextLines | None] = {}
         lines: list[str] = []
         for location in locations:
             path, start = path_from_uri(location.uri), location.range.start
             if path not in texts:
                 text = await self._manager.read(path) if is_within(self._manager.root, path) else None
-                texts[path] = Text(text, session.capabilities.position_encoding) if text is not None else None
+                texts[path] = TextLines(text, session.capabilities.position_encoding) if text is not None else None
             known = texts[path]
             column = known.column(start) if known is not None else start.character
             place = f"{display_path(self._manager.root, path)}:{start.line + 1}:{column + 1}"
@@ -215,7 +217,7 @@ async def request_locations(method: str, location: SymbolLocation, **extra: obje
     try:
         return sorted({_to_location(item) for item in items})
     except msgspec.ValidationError as error:
-        raise RequestRefused(f"The language server's answer makes no sense: {error}.") from None
+        raise RequestRefused(f"The response of the language server is not valid: {error}.") from None
 
 
 def _to_location(item: object) -> Location:

@@ -61,7 +61,7 @@ def form_fields(server: str, params: Mapping[str, Any]) -> tuple[Field, ...]:
     message = _text(params.get("message")) or "It needs an answer."
     description = f"The MCP server {server} asks: {message}"
     if params.get("mode") == "url":
-        description += f"\n\nOpen this address in a browser, if you know why it asks: {_text(params.get('url'))}"
+        description += f"\n\nOpen this address in a browser if you expect this request: {_text(params.get('url'))}"
         return (_confirmation_field(server, description),)
     form = params.get("requestedSchema")
     properties = form.get("properties") if isinstance(form, Mapping) else None
@@ -80,7 +80,11 @@ def form_fields(server: str, params: Mapping[str, Any]) -> tuple[Field, ...]:
 
 def _confirmation_field(server: str, description: str) -> Field:
     question = Question(
-        "", "yes_no", f"Go on with what {server} asks?"[:_MAX_QUESTION], server[:_MAX_LABEL], _shorten(description)
+        "",
+        "yes_no",
+        f"Continue with the request of {server}?"[:_MAX_QUESTION],
+        server[:_MAX_LABEL],
+        _shorten(description),
     )
     return Field("", "yes", question)
 
@@ -96,7 +100,7 @@ def _field(name: str, schema: Any, description: str, *, is_required: bool) -> Fi
     elif choices and kind == "text":
         details = f"{details}\n\nOne of: {', '.join(choice.label for choice in choices)}."
     if "default" in schema:
-        details = f"{details}\n\nIf you leave it out: {json.dumps(schema['default'], ensure_ascii=False)}"
+        details = f"{details}\n\nDefault: {json.dumps(schema['default'], ensure_ascii=False)}"
     text = f"{title}?" if not title.endswith("?") else title
     offered = choices if kind in ("one", "some") else ()
     question = Question(
@@ -205,7 +209,7 @@ def _text(value: object) -> str:
 
 _MAX_ROUNDS = 3
 _CONFIRM = "Are these answers right?"
-_REPEAT_PREFIX = "That does not fit; once more. "
+_REPEAT_PREFIX = "That answer is not valid; try again. "
 
 
 async def elicit(context: ToolContext, server: str, params: Mapping[str, Any]) -> dict[str, Any]:

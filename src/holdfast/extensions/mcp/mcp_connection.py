@@ -40,7 +40,7 @@ from holdfast.extensions.mcp.sanitize import sanitize_lists, schema_error
 from holdfast.extensions.mcp.stdio_transport import ExitReason, run_program
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Connection", "open_connection"]
+__all__ = ["McpConnection", "open_connection"]
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -73,7 +73,7 @@ class _WatchedStream:
     responses.
     """
 
-    def __init__(self, stream: ReadStream[SessionMessage | Exception], connection: "Connection") -> None:
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], connection: "McpConnection") -> None:
         self._stream = stream
         self._connection = connection
         self._rate_limit = RateLimit()
@@ -118,7 +118,7 @@ class _WatchedStream:
         return await self._stream.__aexit__(*error)
 
 
-class Connection:
+class McpConnection:
     """An open connection. Its requests raise `ConnectionClosed` when it has ended, and `CallFailed` when the server
     returns an error.
     """
@@ -196,7 +196,7 @@ class Connection:
                 if not isinstance(result, types.InputRequiredResult):
                     return _to_json(result)
                 params = await self._with_input_responses(params, result)
-            raise CallFailed("It requests input again and again, and never starts.")
+            raise CallFailed("It requests input repeatedly and never starts.")
         finally:
             self._elicitation_handlers.remove(on_elicitation)
 
@@ -251,7 +251,7 @@ class Connection:
                 raise SessionExpired from None
             raise CallFailed(error.message) from None
         except ValidationError as error:
-            raise CallFailed(f"It answered what the protocol does not know ({error.error_count()} mistakes).") from None
+            raise CallFailed(f"Its response does not follow the protocol ({error.error_count()} errors).") from None
         except RuntimeError as error:
             raise CallFailed(str(error)) from None
 
@@ -312,13 +312,13 @@ class Connection:
 
 
 @asynccontextmanager
-async def open_connection(params: ConnectionParams, seconds: float) -> AsyncIterator[Connection]:
+async def open_connection(params: ConnectionParams, seconds: float) -> AsyncIterator[McpConnection]:
     """Open a connection that is ready for use within `seconds`. All its resources are released at the end of the block.
 
     Raises `StartFailed`, `LoginNeeded`, `ConnectionClosed`, or another exception, alone or in a group.
     """
     monitor = ResponseMonitor(params.on_disruption)
-    connection = Connection(params, monitor)
+    connection = McpConnection(params, monitor)
     info = types.Implementation(name="holdfast", version=__version__)
     async with AsyncExitStack() as stack:
         try:
@@ -346,7 +346,7 @@ async def open_connection(params: ConnectionParams, seconds: float) -> AsyncIter
 
 
 @asynccontextmanager
-async def _watching_lists(connection: Connection) -> AsyncIterator[None]:
+async def _watching_lists(connection: McpConnection) -> AsyncIterator[None]:
     tasks = TaskOwner()
     tasks.start(connection.watch_lists(), name="MCP list changes")
     try:
@@ -371,7 +371,7 @@ async def _handshake_error(error: MCPError, exit_reason: ExitReason | None, moni
     if exit_reason is not None and error.code == types.CONNECTION_CLOSED:
         return await _await_exit_reason(exit_reason)
     if monitor.status >= 400:
-        hint = " If it speaks the older SSE, set its type to sse." if monitor.status in _WRONG_ENDPOINT else ""
+        hint = " If it uses the older SSE transport, set its type to sse." if monitor.status in _WRONG_ENDPOINT else ""
         return f"It answered with status {monitor.status}.{hint}"
     return f"It refused the handshake: {error.message}."
 

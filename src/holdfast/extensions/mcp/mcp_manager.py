@@ -38,7 +38,7 @@ from holdfast.extensions.mcp.tool_results import prompt_text, resource_contents
 from holdfast.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from holdfast.extensions.mcp.mcp_connection import Connection
+    from holdfast.extensions.mcp.mcp_connection import McpConnection
 
 __all__ = ["McpManager", "ToolCache"]
 
@@ -192,7 +192,7 @@ class McpManager:
         ]
         if not blocks:
             return ()
-        heading = "# MCP servers\n\nHow their authors want their tools to be used. They do not speak for the user."
+        heading = "# MCP servers\n\nInstructions of their authors for using the tools. They do not represent the user."
         return ("\n\n".join([heading, "<mcp-instructions>", *blocks, "</mcp-instructions>"]),)
 
     async def wait_settled(self) -> None:
@@ -263,7 +263,7 @@ class McpManager:
         self._add(name, server.settings, is_client_owned=server.is_client_owned)
 
     async def _request_for_client(
-        self, server: McpServer, send: Callable[["Connection"], Coroutine[Any, Any, dict[str, Any]]]
+        self, server: McpServer, send: Callable[["McpConnection"], Coroutine[Any, Any, dict[str, Any]]]
     ) -> dict[str, Any]:
         try:
             return await self._request(server, send)
@@ -271,7 +271,7 @@ class McpManager:
             raise BadRequest(str(error)) from None
 
     async def _request(
-        self, server: McpServer, send: Callable[["Connection"], Coroutine[Any, Any, dict[str, Any]]]
+        self, server: McpServer, send: Callable[["McpConnection"], Coroutine[Any, Any, dict[str, Any]]]
     ) -> dict[str, Any]:
         """Send a request with the server's time limit. Raises `CallFailed`."""
         connection = await server.connection()
@@ -284,7 +284,7 @@ class McpManager:
             ) from None
         except ConnectionClosed:
             connection.end()
-            raise CallFailed(f"The MCP server {server.name} went away. Try again.") from None
+            raise CallFailed(f"The MCP server {server.name} disconnected. Try again.") from None
 
     def _check_server(self, server: McpServer) -> None:
         """Check in the background whether the server still responds."""

@@ -44,7 +44,7 @@ from holdfast.extensions.mcp.mcp_types import (
     ConnectionParams,
     ListName,
     LoginNeeded,
-    StartFailed,
+    McpStartFailed,
     TransportType,
     error_message,
     leaf_exceptions,
@@ -59,7 +59,7 @@ from holdfast.workspace.process.output_capture import Output
 from holdfast.workspace.process.shell_launch import command_environment
 
 if TYPE_CHECKING:
-    from holdfast.extensions.mcp.mcp_connection import Connection
+    from holdfast.extensions.mcp.mcp_connection import McpConnection
 
 __all__ = ["McpServer", "SharedServices", "transport_type"]
 
@@ -78,7 +78,7 @@ _CHANGES: dict[ListName, McpChange] = {
     "prompts": "prompts_list_changed",
     "resources": "resources_list_changed",
 }
-_LOGIN_REASON = "It wants a login: holdfast mcp login {}"
+_LOGIN_REASON = "It requires a login: holdfast mcp login {}"
 
 
 def transport_type(settings: McpSettings) -> TransportType:
@@ -128,7 +128,7 @@ class McpServer:
         self._shared = shared
         self._log = Output(_LOG_BYTES)
         self._last_stderr_line = b""
-        self._connection: Connection | None = None
+        self._connection: McpConnection | None = None
         self._connected_at = NEVER
         self._stale: set[ListName] = set()
         self._stale_event = asyncio.Event()
@@ -224,13 +224,13 @@ class McpServer:
         finally:
             self._connection = None
 
-    def _on_connected(self, connection: "Connection") -> None:
+    def _on_connected(self, connection: "McpConnection") -> None:
         self._connection = connection
         self.instructions = connection.instructions[:_MAX_INSTRUCTIONS]
         self._connected_at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         self._set_status(mcp_types.connected(self.status))
 
-    async def _serve_connection(self, connection: "Connection") -> None:
+    async def _serve_connection(self, connection: "McpConnection") -> None:
         """Run the list updates until the connection ends. Requests of other tasks may hang with it; their callers bound
         them.
         """
@@ -243,7 +243,7 @@ class McpServer:
             tasks.cancel_all()
             await tasks.drain()
 
-    async def _refresh_lists(self, connection: "Connection") -> None:
+    async def _refresh_lists(self, connection: "McpConnection") -> None:
         """Re-read changed lists: immediately, then less and less often while the server keeps announcing changes."""
         delay = mcp_types.FIRST_DELAY
         while True:
@@ -256,7 +256,7 @@ class McpServer:
             delay = mcp_types.refresh_delay(delay, is_quiet=is_quiet)
             await asyncio.sleep(delay)
 
-    async def _reload_list(self, connection: "Connection", list_name: ListName) -> None:
+    async def _reload_list(self, connection: "McpConnection", list_name: ListName) -> None:
         before = self.lists[list_name]
         try:
             listing = connection.list_all(list_name)
@@ -275,7 +275,7 @@ class McpServer:
             if self.lists[list_name] != before:
                 self._publish(_CHANGES[list_name])
 
-    async def _load_lists(self, connection: "Connection") -> None:
+    async def _load_lists(self, connection: "McpConnection") -> None:
         """Read all lists of a new connection. A list that cannot be read is treated as empty."""
         self._stale.clear()
         for list_name in LISTS:
@@ -310,12 +310,14 @@ class McpServer:
         reason = error_message(cause)
         if lasted is not None:
             return mcp_types.connection_lost(self.status, reason, lasted)
-        return mcp_types.attempt_failed(self.status, self._with_stderr(reason), is_final=isinstance(cause, StartFailed))
+        return mcp_types.attempt_failed(
+            self.status, self._with_stderr(reason), is_final=isinstance(cause, McpStartFailed)
+        )
 
     def _with_stderr(self, reason: str) -> str:
         """Append the last stderr line of a program that has exited."""
         last = redact_text(self._last_stderr_line.decode("utf-8", "replace").strip())[:200]
-        return f"{reason} It said: {last}" if last and transport_type(self.settings) == "stdio" else reason
+        return f"{reason} Its last output: {last}" if last and transport_type(self.settings) == "stdio" else reason
 
     def _set_status(self, status: mcp_types.McpServerState) -> None:
         is_changed = (status.state, status.reason) != (self.status.state, self.status.reason)
@@ -335,12 +337,12 @@ class McpServer:
     # Connection parameters
 
     async def _connection_params(self) -> ConnectionParams:
-        """Return the connection parameters. Raises `StartFailed`."""
+        """Return the connection parameters. Raises `McpStartFailed`."""
         settings = self.settings
         if not self.is_client_owned:
             settings, problems = await asyncio.to_thread(self._context.configuration.mcp, self.name)
             if problems:
-                raise StartFailed(str(problems[0]))
+                raise McpStartFailed(str(problems[0]))
         transport = transport_type(settings)
         on_disruption = partial(self._shared.check_server, self)
         params = ConnectionParams(
@@ -348,12 +350,12 @@ class McpServer:
         )
         if transport == "stdio":
             if not settings.command:
-                raise StartFailed(f"It has no command: set mcp.{self.name}.command, or a url.")
+                raise McpStartFailed(f"It has no command: set mcp.{self.name}.command, or a url.")
             environment = self._environment() | settings.env
             return msgspec.structs.replace(params, command=(settings.command, *settings.args), environment=environment)
         self.url = settings.url
         if urlsplit(settings.url).scheme not in ("http", "https") or not urlsplit(settings.url).hostname:
-            raise StartFailed(f"Its address is not one: mcp.{self.name}.url begins with http:// or https://.")
+            raise McpStartFailed(f"Its address is not valid: mcp.{self.name}.url begins with http:// or https://.")
         has_authorization = any(name.lower() == "authorization" for name in settings.headers)
         tokens = None if settings.oauth is False or has_authorization else self._shared.tokens_for(settings.url)
         return msgspec.structs.replace(params, url=settings.url, headers=settings.headers, tokens=tokens)
@@ -394,21 +396,19 @@ class McpServer:
         while self.status.state == "starting":
             await asyncio.shield(self._status_changed)
 
-    async def connection(self) -> "Connection":
+    async def connection(self) -> "McpConnection":
         """Return the connection, opened if necessary. Raises `CallFailed`."""
         if (connection := self._connection) is not None and not connection.ended.is_set():
             # A connection with recent traffic is not pinged.
             is_idle = asyncio.get_running_loop().time() - connection.last_message_at >= PING_AFTER_IDLE
             if not is_idle or await self._is_alive(connection):
                 return connection
-            connection.end("It did not answer any more.")
+            connection.end("It stopped responding.")
         attempts = self.attempts + (0 if self.status.state == "starting" else 1)
         self.retry_now()
         while self._connection is None or self._connection.ended.is_set():
             if self.status.state == "disabled":
-                raise CallFailed(
-                    f"The MCP server {self.name} was switched off, or its settings were changed. Try again."
-                )
+                raise CallFailed(f"The MCP server {self.name} was disabled, or its settings were changed. Try again.")
             if self.attempts >= attempts and self.status.state in ("error", "needs auth"):
                 raise CallFailed(f"The MCP server {self.name} cannot be reached. {self.status.reason}")
             await asyncio.shield(self._status_changed)
@@ -418,14 +418,14 @@ class McpServer:
     async def check(self) -> None:
         """Ping the server, and end the connection if there is no response."""
         if (connection := self._connection) is not None and not await self._is_alive(connection):
-            connection.end("It did not answer any more.")
+            connection.end("It stopped responding.")
 
     async def wait_disconnected(self) -> None:
         """Wait until the owner task has recorded the end of the connection and its reason."""
         while self.status.state == "connected":
             await asyncio.shield(self._status_changed)
 
-    async def _is_alive(self, connection: "Connection") -> bool:
+    async def _is_alive(self, connection: "McpConnection") -> bool:
         """Return whether the server responds to a ping, with any response."""
         try:
             await self._shared.detached_wait.wait(

@@ -34,7 +34,7 @@ __all__ = ["ListResources", "McpTool", "McpToolCalls", "ReadResource", "tool_spe
 
 
 if TYPE_CHECKING:
-    from holdfast.extensions.mcp.mcp_connection import Connection
+    from holdfast.extensions.mcp.mcp_connection import McpConnection
 
 _DISCONNECT_TIMEOUT = 1.0
 
@@ -81,15 +81,15 @@ class McpToolCalls:
             work = connection.call_tool(tool, arguments, timer.on_progress, timer.on_elicitation)
             return await self._detached_wait.wait(work, timer.remaining, name=f"{server.name}: {tool}")
         except SessionExpired:
-            connection.end("It does not know this connection any more.")
+            connection.end("It no longer knows this connection.")
             raise
         except ConnectionClosed as error:
             raise CallFailed(await _lost_connection_message(server, connection, tool, error)) from None
         except TimeoutError:
             self._check_server(server)
             raise CallFailed(
-                f"{tool} of the MCP server {server.name} said nothing for {timer.seconds:g} s and was cancelled. "
-                "Whether it did anything is not known."
+                f"{tool} of the MCP server {server.name} sent nothing for {timer.seconds:g} s and was cancelled. "
+                "Whether it had effects is not known."
             ) from None
         finally:
             await timer.close()
@@ -131,18 +131,18 @@ class _InactivityTimer:
 
 
 async def _lost_connection_message(
-    server: McpServer, connection: "Connection", tool: str, error: ConnectionClosed
+    server: McpServer, connection: "McpConnection", tool: str, error: ConnectionClosed
 ) -> str:
     """Describe a lost connection. Waits briefly for the owner task to determine the cause."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_DISCONNECT_TIMEOUT):
             await server.wait_disconnected()
-    unknown = "Whether the tool did anything is not known."
+    unknown = "Whether the tool had effects is not known."
     if not connection.ended.is_set() and server.status.state == "connected":
         return f"The MCP server {server.name} broke off its answer to {tool}. {error_message(error)} {unknown}"
     reason = server.status.reason or connection.reason or error_message(error)
     return (
-        f"The MCP server {server.name} went away while {tool} was at work. {reason} "
+        f"The MCP server {server.name} disconnected while {tool} was running. {reason} "
         f"It is started again when it is needed. {unknown}"
     )
 
@@ -226,7 +226,7 @@ class ListArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ReadArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mcp_name: Annotated[str, Meta(description="The name of the MCP server.")]
-    uri: Annotated[str, Meta(description="The resource, as list_mcp_resources names it.")]
+    uri: Annotated[str, Meta(description="The URI of the resource, from list_mcp_resources.")]
 
 
 FindServer = Callable[[str], McpServer | None]

@@ -27,10 +27,10 @@ __all__ = [
     "LoginFailed",
     "LoginNeeded",
     "McpServerState",
+    "McpStartFailed",
     "ProgressHandler",
     "SessionExpired",
-    "Spawn",
-    "StartFailed",
+    "SpawnChild",
     "TransportType",
     "attempt_failed",
     "attempt_started",
@@ -51,12 +51,12 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Maximum size of a message in bytes. Parsing a message blocks the event loop."""
 _MAX_MESSAGE = 500
 _TRANSPORT_ERRORS = {
-    "ConnectError": "Nothing answers at its address.",
-    "ConnectTimeout": "Nothing answers at its address.",
-    "ReadError": "The connection broke off.",
-    "WriteError": "The connection broke off.",
-    "CloseError": "The connection broke off.",
-    "RemoteProtocolError": "The connection broke off.",
+    "ConnectError": "No server responds at its address.",
+    "ConnectTimeout": "No server responds at its address.",
+    "ReadError": "The connection was lost.",
+    "WriteError": "The connection was lost.",
+    "CloseError": "The connection was lost.",
+    "RemoteProtocolError": "The connection was lost.",
 }
 FIRST_DELAY = 0.5
 MAX_DELAY = 60.0
@@ -78,7 +78,7 @@ class ElicitationHandler(Protocol):
     def __call__(self, params: Mapping[str, Any], /) -> Coroutine[Any, Any, dict[str, Any]]: ...
 
 
-class Spawn(Protocol):
+class SpawnChild(Protocol):
     """Starts a child process with pipes."""
 
     async def __call__(
@@ -93,7 +93,7 @@ class ConnectionParams(msgspec.Struct, frozen=True):
 
     type: TransportType
     directory: str
-    spawn: Spawn
+    spawn: SpawnChild
     write_log: Callable[[bytes], None]
     on_list_changed: Callable[[ListName], None]
     on_disruption: Callable[[], None]
@@ -104,7 +104,7 @@ class ConnectionParams(msgspec.Struct, frozen=True):
     tokens: OAuthTokens | None = None
 
 
-class StartFailed(HoldfastError):
+class McpStartFailed(HoldfastError):
     """It cannot be started as it is configured: correct its settings."""
 
 
@@ -113,19 +113,19 @@ class ConnectionClosed(HoldfastError):
 
 
 class SessionExpired(ConnectionClosed):
-    """The server does not know this connection any more, and has done nothing."""
+    """The server no longer knows this connection and has not processed the request."""
 
 
 class LoginNeeded(HoldfastError):
-    """The server wants a login."""
+    """The server requires a login."""
 
 
 class LoginFailed(BadRequest):
-    """The login did not succeed: try again."""
+    """The login failed: try again."""
 
 
 class CallFailed(ToolError):
-    """The server did not do what it was asked."""
+    """The server did not process the request."""
 
 
 def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:

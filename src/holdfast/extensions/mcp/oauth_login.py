@@ -38,7 +38,7 @@ background:#f7f6f2}}@media(prefers-color-scheme:dark){{body{{color:#dde;backgrou
 """
 _DONE_PAGE = ("You are logged in", "You can close this page and go back to Holdfast.")
 _REFUSED_PAGE = ("The login did not succeed", "Go back to Holdfast: it shows the reason, and you can try again.")
-_NOT_FOUND_PAGE = ("There is nothing here", "This page only waits for the end of a login.")
+_NOT_FOUND_PAGE = ("There is nothing here", "This page only receives the result of a login.")
 LOGIN_TIMEOUT = 300.0
 """Time limit for the authorization in the browser, in seconds."""
 _PROTOCOL_VERSION = "2025-11-25"

@@ -34,7 +34,7 @@ def _valid_entries(list_name: ListName, entries: list[Any], report: Callable[[st
             report(f"number {number} of its {list_name} has no name, and is left out")
         elif list_name == "tools":
             if _requires_task(entry):
-                report(f"{name} can only be run as a task, which is not done here, and is left out")
+                report(f"{name} can only be run as a task, which is not supported, and is left out")
             else:
                 yield _tool(entry, report)
         elif list_name == "prompts":
@@ -54,7 +54,7 @@ def _tool(entry: _Entry, report: Callable[[str], None]) -> _Entry:
     tool: _Entry = _texts(entry, "name", "title", "description")
     schema = entry.get("inputSchema")
     if not _is_object_schema(schema):
-        report(f"it does not say what {entry['name']} takes")
+        report(f"{entry['name']} has no input schema")
         schema = {"type": "object"}
     hints = entry.get("annotations")
     is_read_only = isinstance(hints, dict) and hints.get("readOnlyHint") is True
@@ -138,7 +138,7 @@ def _schema_error(text: str) -> str:
         library.Draft202012Validator.check_schema(json.loads(text))
     except library.SchemaError as error:
         where = "/".join(str(part) for part in error.absolute_path)
-        return f"it is no JSON Schema at {where or 'its top'}: {error.message[:200]}"
+        return f"it is not JSON Schema at {where or 'its top'}: {error.message[:200]}"
     except RecursionError:
         return "it is too deep"
     return ""

@@ -15,7 +15,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.surrogates import replace_json_surrogates
-from holdfast.extensions.mcp.mcp_types import MAX_MESSAGE_BYTES, ConnectionClosed, ConnectionParams, StartFailed
+from holdfast.extensions.mcp.mcp_types import MAX_MESSAGE_BYTES, ConnectionClosed, ConnectionParams, McpStartFailed
 from holdfast.extensions.mcp.request_limits import RateLimit, retrieve_exception
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.process.piped_process import GuardedChild
@@ -127,7 +127,7 @@ async def run_program(params: ConnectionParams) -> AsyncIterator[tuple[MessageRe
     try:
         child = await params.spawn(params.command, params.directory, params.environment, has_input=True)
     except (OSError, ValueError, HoldfastError) as error:
-        raise StartFailed(str(error)) from error
+        raise McpStartFailed(str(error)) from error
     tasks = TaskOwner()
     copying = tasks.start(_copy_stderr(child, params.write_log), name="MCP server stderr")
 
@@ -151,11 +151,11 @@ async def run_program(params: ConnectionParams) -> AsyncIterator[tuple[MessageRe
 
 
 async def _exit_reason(child: GuardedChild) -> str:
-    """Describe how the program ended. Raises `StartFailed` if it never ran."""
+    """Describe how the program ended. Raises `McpStartFailed` if it never ran."""
     try:
         code = await child.wait()
     except ToolError as error:
-        raise StartFailed(str(error)) from error
+        raise McpStartFailed(str(error)) from error
     return f"It ended with exit code {code}."
 
 

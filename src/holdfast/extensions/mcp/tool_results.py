@@ -23,7 +23,7 @@ MAX_TEXT = 60_000
 MAX_MEDIA_BYTES = 4 * 1024 * 1024
 """Maximum bytes of an image or audio item, before encoding."""
 
-_EMPTY_RESULT = "The tool answered nothing."
+_EMPTY_RESULT = "The tool returned no content."
 
 
 class _Medium(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class _ContentCollector:
         elif kind == "resource" and isinstance(inside := block.get("resource"), Mapping):
             self._embedded(inside)
         else:
-            self.texts.append(f"[something of the kind {_text(kind) or 'unknown'}, which cannot be shown]")
+            self.texts.append(f"[content of the type {_text(kind) or 'unknown'}, which cannot be shown]")
 
     def _embedded(self, inside: Mapping[str, Any]) -> None:
         uri, mime = _text(inside.get("uri")), _text(inside.get("mimeType"))
@@ -69,9 +69,9 @@ class _ContentCollector:
         if not size:
             self.texts.append(f"[{kind} that cannot be read]")
         elif not self._takes_media:
-            self.texts.append(f"[{label}: this model cannot take it]")
+            self.texts.append(f"[{label}: this model does not accept it]")
         elif size > MAX_MEDIA_BYTES:
-            self.texts.append(f"[{label}: too large, at most {MAX_MEDIA_BYTES:,} are passed on]")
+            self.texts.append(f"[{label}: too large, at most {MAX_MEDIA_BYTES:,} can be passed on]")
         elif self.medium is not None:
             self.texts.append(f"[{label}: only the first is passed on]")
         else:

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.atomic_files import FileUnreadable
 from holdfast.config.configuration import Configuration
-from holdfast.config.problems import Problem
+from holdfast.config.problems import FileProblem
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.events import Change, SkillsEvent
 from holdfast.domain.extensions import SkillState, SkillStates
@@ -27,7 +27,14 @@ from holdfast.extensions.markdown_dir import (
     ScannedExtension,
     read_file_within,
 )
-from holdfast.extensions.markdown_document import Document, file_problem, first_error, parse, parse_file, text_field
+from holdfast.extensions.markdown_document import (
+    MarkdownDocument,
+    file_problem,
+    first_error,
+    parse,
+    parse_file,
+    text_field,
+)
 from holdfast.extensions.search_paths import Owner, skill_directories
 from holdfast.workspace.files.path_strings import is_within
 
@@ -52,7 +59,7 @@ _MAX_LIST = 16_000
 _LIST_HEADING = """# Skills
 
 These are instructions for particular kinds of work. When a task fits the description of one, read its file with view \
-before you begin, and follow it; paths in it count from its directory."""
+before you begin, and follow it; paths in it are relative to its directory."""
 
 
 class Skill(msgspec.Struct, frozen=True):
@@ -64,7 +71,7 @@ class Skill(msgspec.Struct, frozen=True):
     description: str = ""
     user_invocable: bool = True
     model_invocable: bool = True
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
     within: str = ""
     """The directory that the file must not leave by symbolic links."""
 
@@ -82,10 +89,10 @@ class Skill(msgspec.Struct, frozen=True):
 def parse_skill(file: MarkdownFile) -> Skill:
     """Parse a skill file. Problems are stored in the result."""
     document = parse_file(file)
-    if not isinstance(document, Problem) and not document.fields:
+    if not isinstance(document, FileProblem) and not document.fields:
         text = "expected front matter with a name and a description, between two lines of dashes."
         document = file_problem(file, 1, text)
-    if isinstance(document, Problem):
+    if isinstance(document, FileProblem):
         return Skill(file.name, file.path, file.folder.owner, problems=(document,))
     problems = [*_name_problems(file, document), *_text_problems(file, document)]
     fields = document.fields
@@ -134,46 +141,46 @@ def _escape(text: str) -> str:
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _name_problems(file: MarkdownFile, document: Document) -> list[Problem]:
+def _name_problems(file: MarkdownFile, document: MarkdownDocument) -> list[FileProblem]:
     line = document.lines.get("name", 1)
     name = document.fields.get("name", "")
     if not isinstance(name, str) or not name.strip():
-        return [Problem("error", file.path, line, "name", "is missing: every skill needs one.")]
+        return [FileProblem("error", file.path, line, "name", "is missing: every skill needs one.")]
     name = name.strip()
-    found: list[Problem] = []
+    found: list[FileProblem] = []
     if len(name) > _MAX_NAME:
         text = f"expected at most {_MAX_NAME} characters, found {len(name)}."
-        found.append(Problem("error", file.path, line, "name", text))
+        found.append(FileProblem("error", file.path, line, "name", text))
     elif not _NAME.fullmatch(name):
         text = "expected letters and digits, with single hyphens between."
-        found.append(Problem("error", file.path, line, "name", text))
+        found.append(FileProblem("error", file.path, line, "name", text))
     elif name != file.name:
         text = f"expected the name of its directory, which is {file.name}."
-        found.append(Problem("error", file.path, line, "name", text))
+        found.append(FileProblem("error", file.path, line, "name", text))
     elif name != name.lower():
-        text = "expected small letters: other programs refuse it as it is."
-        found.append(Problem("warning", file.path, line, "name", text))
+        text = "expected lower-case letters: other programs reject it."
+        found.append(FileProblem("warning", file.path, line, "name", text))
     return found
 
 
-def _text_problems(file: MarkdownFile, document: Document) -> list[Problem]:
-    found: list[Problem] = []
+def _text_problems(file: MarkdownFile, document: MarkdownDocument) -> list[FileProblem]:
+    found: list[FileProblem] = []
     description = text_field(document, "description")
     line = document.lines.get("description", 1)
     if not description:
         text = "is missing: it describes when to use the skill."
-        found.append(Problem("error", file.path, line, "description", text))
+        found.append(FileProblem("error", file.path, line, "description", text))
     elif len(description) > _MAX_DESCRIPTION:
         text = f"expected at most {_MAX_DESCRIPTION} characters, found {len(description)}."
-        found.append(Problem("error", file.path, line, "description", text))
+        found.append(FileProblem("error", file.path, line, "description", text))
     if (length := len(text_field(document, "compatibility"))) > _MAX_COMPATIBILITY:
         text = f"expected at most {_MAX_COMPATIBILITY} characters, found {length}."
-        found.append(Problem("error", file.path, document.lines["compatibility"], "compatibility", text))
+        found.append(FileProblem("error", file.path, document.lines["compatibility"], "compatibility", text))
     if not isinstance(document.fields.get("metadata", {}), dict):
         text = "expected keys and values, each on a line below."
-        found.append(Problem("warning", file.path, document.lines["metadata"], "metadata", text))
+        found.append(FileProblem("warning", file.path, document.lines["metadata"], "metadata", text))
     if not document.body.strip():
-        found.append(Problem("warning", file.path, document.body_line, "", "there are no instructions below."))
+        found.append(FileProblem("warning", file.path, document.body_line, "", "there are no instructions below."))
     return found
 
 
@@ -203,7 +210,7 @@ class FoundSkills(msgspec.Struct, frozen=True):
         return (text,) if text else ()
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[FileProblem, ...]:
         """Problems of usable and broken skills."""
         return tuple(problem for skill in (*self.usable, *self.broken) for problem in skill.problems)
 

@@ -129,7 +129,7 @@ def _check_content_type(response_dict: dict[str, Any], **_: Any) -> None:  # noq
     watchdog = CURRENT_WATCHDOG.get()
     if watchdog is not None and kind.startswith(("text/html", "application/json")):
         watchdog.page = response_dict["status_code"], body.read(_MAX_PAGE)
-        raise ValueError("it answered with something else than a stream")
+        raise ValueError("its response is not a stream")
 
 
 def _with_message(body: bytes) -> bytes:

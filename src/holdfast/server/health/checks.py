@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from holdfast.config.problems import Problem, format_key
+from holdfast.config.problems import FileProblem, format_key
 from holdfast.domain.doctor import Finding, Severity
 from holdfast.domain.errors import ProviderError, ToolError
 from holdfast.domain.ids import MessageId, SessionId
@@ -20,11 +20,12 @@ from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
 from holdfast.runtime.workspace_permissions import outdated_rules
 from holdfast.server.workspace_manager import WorkspaceHandle
-from holdfast.storage.database import find_exposed_files
+from holdfast.storage.data_directory import find_exposed_files
+from holdfast.storage.postgres.store_report import ReportingLedger, findings
 from holdfast.workspace.git.git_command import find_git
 from holdfast.workspace.process.piped_process import find_program
 from holdfast.workspace.process.process_tag import orphaned_processes
-from holdfast.workspace.sandbox.sandbox import find_bubblewrap, why_not
+from holdfast.workspace.sandbox.sandbox import find_bubblewrap, unavailable_reason
 
 __all__ = [
     "agents",
@@ -39,15 +40,16 @@ __all__ = [
     "search_tools",
     "settings",
     "skills",
+    "store",
     "trust",
 ]
 
 
-_ANSWER = 15.0
-_LITTLE = 1 << 30
-_TOO_LITTLE = 1 << 26
-_CORRECT_FILE = "Mend the file; until then it is left out."
-_TRUST = "Look at it, then: holdfast trust."
+_ANSWER_TIMEOUT = 15.0
+_LOW_SPACE = 1 << 30
+_CRITICAL_SPACE = 1 << 26
+_CORRECT_FILE = "Correct the file; until then it is ignored."
+_TRUST = "Review it, then: holdfast trust."
 
 
 def place_of(handle: WorkspaceHandle, *path: str) -> tuple[str, int]:
@@ -68,16 +70,19 @@ async def settings(handle: WorkspaceHandle) -> Sequence[Finding]:
     return tuple(_problem_finding(problem) for problem in problems)
 
 
-def is_about_hooks(problem: Problem) -> bool:
+def is_about_hooks(problem: FileProblem) -> bool:
     """Return True for problems that the check of hooks reports."""
     return problem.key.startswith("hooks")
 
 
-def _problem_finding(problem: Problem) -> Finding:
+def _problem_finding(problem: FileProblem) -> Finding:
     what = f"{problem.key}: {problem.text}" if problem.key else problem.text
-    todo = "Mend the file; until then what it said before, or nothing, counts."
+    todo = "Correct the file; until then its last valid contents are in effect, if there were any."
     if problem.hides_denial:
-        todo = "Mend the file; until then everything but reading is asked for, and refused in unattended runs."
+        todo = (
+            "Correct the file; until then everything except reading requires approval, and is refused in"
+            " unattended runs."
+        )
     return Finding("settings", problem.severity, what, todo, problem.file, problem.line)
 
 
@@ -87,9 +92,9 @@ async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
     if not reading.project.files:
         return (Finding("trust", "ok", "The project is trusted."),) if reading.project.is_trusted else ()
     if not reading.withheld:
-        word = "trusted" if reading.project.is_trusted else "in force: nothing in them needs trust"
+        word = "trusted" if reading.project.is_trusted else "in effect: none of them needs trust"
         return (Finding("trust", "ok", f"The project's settings are {word}."),)
-    todo = "Look at them, then: holdfast trust."
+    todo = "Review them, then: holdfast trust."
     what = "has no effect: the project is not trusted."
     return tuple(
         Finding("trust", "warning", f"{format_key(item.path)} {what}", todo, item.file, item.line)
@@ -107,7 +112,7 @@ async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
         try:
             model = await choose()
         except ProviderError as error:
-            found.append(Finding("models", "error", f"{size}: {error}", "holdfast models lists what can be used."))
+            found.append(Finding("models", "error", f"{size}: {error}", "holdfast models lists the usable models."))
             continue
         name = (model.info.provider, model.info.model)
         users.setdefault(name, []).append(size)
@@ -121,20 +126,20 @@ async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
 
 async def _check_model(model: Model) -> Finding:
     if model.info.is_scripted:
-        todo = "Store a key with holdfast login, or start Ollama; holdfast models lists what there is."
-        return Finding("models", "warning", "plays a script: no language model is set up.", todo)
+        todo = "Store a key with holdfast login, or start Ollama; holdfast models lists the available ones."
+        return Finding("models", "warning", "is the scripted model: no language model is configured.", todo)
     parts = (TextPart(Text("Answer with the word: ready")),)
     word = Message(parts, MessageId("doctor"), "user", SessionId("doctor"), "", "", 0, 0)
     request = ModelRequest(SessionId("doctor"), "Answer briefly.", (word,), max_output_tokens=16)
     try:
-        async with asyncio.timeout(_ANSWER), aclosing(model.stream(request)) as answer:
+        async with asyncio.timeout(_ANSWER_TIMEOUT), aclosing(model.stream(request)) as answer:
             async for _ in answer:
                 break
     except TimeoutError:
-        todo = "Look at the network and at the provider's address."
-        return Finding("models", "error", f"did not answer within {_ANSWER:g} seconds.", todo)
+        todo = "Check the network and the provider's address."
+        return Finding("models", "error", f"did not answer within {_ANSWER_TIMEOUT:g} seconds.", todo)
     except ProviderError as error:
-        todo = "Look at the key (holdfast login), the model's name (holdfast models) and the provider's address."
+        todo = "Check the key (holdfast login), the model's name (holdfast models) and the provider's address."
         return Finding("models", "error", f"refuses: {error}", todo)
     return Finding("models", "ok", "answers.")
 
@@ -152,11 +157,11 @@ async def sandbox(handle: WorkspaceHandle) -> Sequence[Finding]:
         return (Finding("sandbox", "ok", what), *notes, *gaps)
     guard = handle.services.processes.guard
     await guard.ready()
-    why = why_not(has_namespaces=guard.has_namespaces, bubblewrap=find_bubblewrap())
+    why = unavailable_reason(has_namespaces=guard.has_namespaces, bubblewrap=find_bubblewrap())
     if not why:
         todo = "To confine commands to the workspace: holdfast config set options.sandbox workspace."
-        return (Finding("sandbox", "note", "off: commands may do what you may. It could be switched on here.", todo),)
-    return (Finding("sandbox", "note", f"off, and not to be had here: {why}", "Install bubblewrap if you want one."),)
+        return (Finding("sandbox", "note", "off: commands have all your permissions. It can be enabled here.", todo),)
+    return (Finding("sandbox", "note", f"off, and not available here: {why}", "To use it, install bubblewrap."),)
 
 
 async def processes(handle: WorkspaceHandle) -> Sequence[Finding]:
@@ -168,8 +173,8 @@ async def processes(handle: WorkspaceHandle) -> Sequence[Finding]:
         for process, line in left.items()
     ]
     if guard.escapes:
-        what = f"commands killed their supervisors {guard.escapes} times; something of them may still run."
-        found.append(Finding("processes", "warning", what, "Look at the processes of this user."))
+        what = f"commands killed their supervisors {guard.escapes} times; some of their processes may still be running."
+        found.append(Finding("processes", "warning", what, "Check the processes of this user."))
     if await guard.ready() == "namespace":
         return (*found, Finding("processes", "ok", "each command runs in a PID namespace, which it cannot leave."))
     kind = "in control groups" if guard.containment == "groups" else "without control groups"
@@ -187,13 +192,19 @@ async def search_tools(handle: WorkspaceHandle) -> Sequence[Finding]:
         return (Finding("search tools", "ok", f"ripgrep is at {program}."),)
     todo = "Install ripgrep: searches get faster in large projects."
     if program := find_git(environment, handle.path):
-        return (Finding("search tools", "note", f"git is at {program}; there is no ripgrep.", todo),)
-    return (Finding("search tools", "warning", "neither ripgrep nor git is there: searches are slow.", todo),)
+        return (Finding("search tools", "note", f"git is at {program}; ripgrep is not installed.", todo),)
+    return (Finding("search tools", "warning", "neither ripgrep nor git is installed: searches are slow.", todo),)
 
 
 async def data_directory(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check permissions and free space of the data directory."""
     return await asyncio.to_thread(_data_directory, Path(handle.data_dir).parent.parent)
+
+
+async def store(handle: WorkspaceHandle) -> Sequence[Finding]:
+    """Check the database, if the store is not in the data directory."""
+    ledger = handle.workspace.ledger
+    return findings(await ledger.report()) if isinstance(ledger, ReportingLedger) else ()
 
 
 def _data_directory(place: Path) -> Sequence[Finding]:
@@ -205,9 +216,9 @@ def _data_directory(place: Path) -> Sequence[Finding]:
         for item in find_exposed_files(place)
     ]
     free = shutil.disk_usage(place).free
-    if free < _LITTLE:
-        severity: Severity = "error" if free < _TOO_LITTLE else "warning"
-        todo = "Make room: nothing is accepted that cannot be written."
+    if free < _LOW_SPACE:
+        severity: Severity = "error" if free < _CRITICAL_SPACE else "warning"
+        todo = "Free some space: prompts that cannot be stored are refused."
         found.append(Finding("data directory", severity, f"{_size(free)} are left on its disk.", todo, str(place)))
     database = place / "holdfast.db"
     size = database.stat().st_size if database.exists() else 0
@@ -230,9 +241,10 @@ def _count(number: int, word: str) -> str:
 
 async def skills(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the skills."""
-    found = await handle.services.extensions.skills.rescan()
+    extensions = handle.services.extensions
+    found = await extensions.skills.rescan()
     below = (_shadowed_finding("skills", skill.name, skill.path) for skill in found.hidden if skill.owner != "builtin")
-    off = (Finding("skills", "note", f"{skill.name} is switched off by disabled_skills.") for skill in found.disabled)
+    off = (Finding("skills", "note", f"{skill.name} is disabled by disabled_skills.") for skill in found.disabled)
     return (*_area_findings("skills", len(found.usable), found.problems), *below, *off)
 
 
@@ -242,7 +254,7 @@ async def hooks(handle: WorkspaceHandle) -> Sequence[Finding]:
     withheld = [file for file in known.claude_files() if not known.is_trusted(file) and file.hooks.hooks]
     own = [item for item in handle.services.configuration.snapshot().problems if is_about_hooks(item)]
     problems = (*own, *known.problems())
-    found = _area_findings("hooks", len(known.current()), problems, "Mend the file; until then it is not run.")
+    found = _area_findings("hooks", len(known.current()), problems, "Correct the file; until then it is not run.")
     return (
         *found,
         *(
@@ -290,28 +302,28 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
     return (*_area_findings("agents", len(found.usable), problems), *withheld, *below)
 
 
-async def _model_trouble(handle: WorkspaceHandle, name: str, file: str, line: int) -> Problem | None:
+async def _model_trouble(handle: WorkspaceHandle, name: str, file: str, line: int) -> FileProblem | None:
     """Return the problem with a model that a file names; the default model is used in its place."""
     if name in ("", "large", "small") or handle.services.selected_models is None:
         return None
     try:
         await handle.services.selected_models.check(Selection(name))
     except ProviderError as error:
-        return Problem("warning", file, line, "model", f"{error} Until then the usual one is asked.")
+        return FileProblem("warning", file, line, "model", f"{error} Until then the default model is used.")
     return None
 
 
-def _missing_tools(agent: AgentFile, known: set[str]) -> Problem | None:
+def _missing_tools(agent: AgentFile, known: set[str]) -> FileProblem | None:
     """Return the tools that do not exist. Tools of MCP and language servers may appear later and are not checked."""
     missing = [name for name in agent.tools or () if name not in known and not name.startswith(("mcp_", "lsp_"))]
     if not missing:
         return None
     text = f"there is no {', no '.join(missing)} here: {agent.name} works without."
-    return Problem("warning", agent.path, agent.tools_line, "tools", text)
+    return FileProblem("warning", agent.path, agent.tools_line, "tools", text)
 
 
 def _area_findings(
-    area: str, count: int, problems: Iterable[Problem], todo: str = _CORRECT_FILE
+    area: str, count: int, problems: Iterable[FileProblem], todo: str = _CORRECT_FILE
 ) -> tuple[Finding, ...]:
     """Return the problems; without problems a summary with the count; nothing if there are no items."""
     found = tuple(
@@ -331,7 +343,7 @@ def _area_findings(
 
 
 def _shadowed_finding(area: str, name: str, file: str) -> Finding:
-    return Finding(area, "note", f"{name} stands below another of the same name.", file=file)
+    return Finding(area, "note", f"{name} is overridden by another one of the same name.", file=file)
 
 
 def _untrusted_finding(area: str, what: str, file: str, line: int) -> Finding:

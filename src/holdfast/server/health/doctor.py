@@ -18,7 +18,7 @@ from holdfast.server.http.request import Request
 from holdfast.server.routes import lsp, mcp
 from holdfast.server.workspace_manager import WorkspaceHandle
 
-__all__ = ["CHECKS", "LIMIT", "Check", "doctor", "look"]
+__all__ = ["CHECKS", "LIMIT", "Check", "doctor", "run_checks"]
 
 Check: TypeAlias = Callable[[WorkspaceHandle], Awaitable[Sequence[Finding]]]
 
@@ -38,6 +38,7 @@ CHECKS: dict[str, Check] = {
     "commands": brought_checks.commands,
     "agents": brought_checks.agents,
     "data directory": checks.data_directory,
+    "store": checks.store,
 }
 """Every check by its area, in the order of the report."""
 
@@ -47,15 +48,17 @@ _log = logging.getLogger("holdfast.server")
 async def doctor(request: Request) -> Health:
     """Run the checks and report server problems. `areas` selects areas, separated by commas; the default is all."""
     wanted = [name.strip() for name in request.query.get("areas", "").split(",") if name.strip()]
-    found = await look(request.handle, {name: check for name, check in CHECKS.items() if not wanted or name in wanted})
-    troubles = request.observers.problems()
+    found = await run_checks(
+        request.handle, {name: check for name, check in CHECKS.items() if not wanted or name in wanted}
+    )
+    problems = request.observers.problems()
     if problem := await request.manager.check_storage():
-        troubles = (Finding("data directory", "error", problem, file=str(request.manager.data_dir)), *troubles)
-    own = tuple(item for item in troubles if not wanted or item.area in wanted)
+        problems = (Finding("data directory", "error", problem, file=str(request.manager.data_dir)), *problems)
+    own = tuple(item for item in problems if not wanted or item.area in wanted)
     return Health((*own, *found.findings))
 
 
-async def look(handle: WorkspaceHandle, chosen: dict[str, Check], limit: float = LIMIT) -> Health:
+async def run_checks(handle: WorkspaceHandle, chosen: dict[str, Check], limit: float = LIMIT) -> Health:
     """Run the given checks concurrently."""
     found = await asyncio.gather(*(_run_check(handle, area, check, limit) for area, check in chosen.items()))
     return Health(tuple(item for items in found for item in items))
@@ -66,10 +69,10 @@ async def _run_check(handle: WorkspaceHandle, area: str, check: Check, limit: fl
         async with asyncio.timeout(limit):
             return await check(handle)
     except TimeoutError:
-        return (Finding(area, "error", f"did not answer within {limit:g} seconds.", "Look at holdfast logs."),)
+        return (Finding(area, "error", f"did not answer within {limit:g} seconds.", "See holdfast logs."),)
     except HoldfastError as error:
         return (Finding(area, "error", str(error)),)
     except Exception:
         # A check that fails must not prevent the others; the cause is logged.
         _log.exception("the check of %s failed", area)
-        return (Finding(area, "error", "could not be checked.", "Look at holdfast logs."),)
+        return (Finding(area, "error", "could not be checked.", "See holdfast logs."),)

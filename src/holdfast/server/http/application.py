@@ -28,7 +28,7 @@ __all__ = ["Application", "Streamer", "accepts_gzip"]
 
 Streamer: TypeAlias = Callable[[Request, Receive, Send], Awaitable[None]]
 
-_MOST_BYTES = 32 * 1024 * 1024
+_MAX_BODY_BYTES = 32 * 1024 * 1024
 _MIN_COMPRESSED = 16 * 1024
 """Smaller responses are not compressed, nor are those over the unix socket, where bytes cost less than their
 compression. Event streams never are: each event has to arrive at once.
@@ -79,7 +79,7 @@ class Application:
         for route in ROUTES:
             segments = tuple(route.full_path.removeprefix("/").split("/"))
             shape = tuple(place for place, part in enumerate(segments) if part.startswith("{"))
-            self._routes.setdefault(_masked(segments, shape), {})[route.method] = route
+            self._routes.setdefault(_mask_parameters(segments, shape), {})[route.method] = route
             shapes = self._shapes.setdefault(len(segments), [])
             if shape not in shapes:
                 shapes.append(shape)
@@ -116,7 +116,7 @@ class Application:
         """
         others = False
         for shape in self._shapes.get(len(segments), ()):
-            routes = self._routes.get(_masked(segments, shape))
+            routes = self._routes.get(_mask_parameters(segments, shape))
             if routes is None:
                 continue
             route = routes.get(method)
@@ -151,13 +151,13 @@ class Application:
             exchange=scope.get("exchange"),
         )
         if route.streams:
-            with _held(request):
+            with _count_connection(request):
                 await self._streamer(request, receive, send)
             return
         handler = self._handlers[route.name]
         if route.ends_with_caller:
-            with _held(request):
-                answer = await _while_there(handler, request, receive)
+            with _count_connection(request):
+                answer = await _run_while_connected(handler, request, receive)
         else:
             answer = await handler(request)
         if route.is_page:
@@ -184,12 +184,12 @@ def accepts_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return weights.get("gzip", weights.get("*", False))
 
 
-def _held(request: Request) -> AbstractContextManager[None]:
+def _count_connection(request: Request) -> AbstractContextManager[None]:
     """Count a connection that is used for an unlimited time."""
     return nullcontext() if request.exchange is None else request.exchange.connection.hold()
 
 
-def _masked(segments: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str | None, ...]:
+def _mask_parameters(segments: tuple[str, ...], shape: tuple[int, ...]) -> tuple[str | None, ...]:
     masked: list[str | None] = list(segments)
     for place in shape:
         masked[place] = None
@@ -220,7 +220,7 @@ def _query(scope: Scope, route: Route) -> dict[str, str]:
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
     for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > _MOST_BYTES:
+        if name == b"content-length" and value.isdigit() and int(value) > _MAX_BODY_BYTES:
             # Refuse before the body is received.
             raise TooLarge
     pieces: list[bytes] = []
@@ -231,14 +231,14 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
             raise _ClientGone
         piece = message.get("body", b"")
         size += len(piece)
-        if size > _MOST_BYTES:
+        if size > _MAX_BODY_BYTES:
             raise TooLarge
         pieces.append(piece)
         if not message.get("more_body"):
             return b"".join(pieces)
 
 
-async def _while_there(handler: Handler, request: Request, receive: Receive) -> Any:  # noqa: ANN401 - whatever the handler answers
+async def _run_while_connected(handler: Handler, request: Request, receive: Receive) -> Any:  # noqa: ANN401 - whatever the handler answers
     """Run the handler until it returns or the client disconnects. The handler has ended when this returns."""
 
     async def until_gone() -> None:
@@ -294,7 +294,7 @@ def _objection(error: Exception) -> str:
     """Describe the expected type and its place. The received value is not repeated in the message."""
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
-        return "the body is not the JSON this route takes"
+        return "the body is not the JSON that this route accepts"
     if text.startswith(("Expected ", "Object missing ")):
         return f"{text[0].lower()}{text[1:]}"
     # The place is at the end, in backquotes, after the value.

@@ -28,17 +28,17 @@ __all__ = [
     "peer_uid",
 ]
 
-_LONGEST = 104
-_LONGEST_OWNER = 8 * 1024
+_MAX_PATH_BYTES = 104
+_MAX_OWNER_BYTES = 8 * 1024
 _BACKLOG = 2048
 
 
 class AddressTaken(HoldfastError):
-    """Another server listens there: use it, stop it, or choose another place."""
+    """Another server listens there: use it, stop it, or choose another address."""
 
 
 class TakenByOther(AddressTaken):
-    """A server of another data directory listens there: use it, stop it, or choose another place."""
+    """A server of another data directory listens there: use it, stop it, or choose another address."""
 
 
 class UnsafeDirectory(HoldfastError):
@@ -53,8 +53,10 @@ class UnixListener:
 
     def __init__(self, place: str | os.PathLike[str], data_dir: str | os.PathLike[str] = "") -> None:
         path = self.path = os.fspath(place)
-        if len(os.fsencode(path)) > _LONGEST:
-            raise UnsafeDirectory(f"{path} is longer than {_LONGEST} bytes: choose a shorter place for the socket.")
+        if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+            raise UnsafeDirectory(
+                f"{path} is longer than {_MAX_PATH_BYTES} bytes: choose a shorter path for the socket."
+            )
         _secure(os.path.dirname(path) or ".")
         self._lock = _locked(path, os.fspath(data_dir))
         try:
@@ -164,10 +166,10 @@ def _secure(directory: str) -> None:
     os.makedirs(directory, mode=0o700, exist_ok=True)
     found = os.lstat(directory)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise UnsafeDirectory(f"{directory} is not a directory of yours: remove it or choose another place.")
+        raise UnsafeDirectory(f"{directory} is not a directory that you own: remove it or choose another path.")
     # A user who can write to the directory can replace the socket, whatever the mode of the socket.
     if stat.S_IMODE(found.st_mode) & 0o077:
-        raise UnsafeDirectory(f"{directory} is open to others: make it yours alone with chmod 700.")
+        raise UnsafeDirectory(f"{directory} is accessible to other users: restrict it with chmod 700.")
 
 
 def _bind(listener: socket.socket, path: str) -> int:
@@ -190,7 +192,7 @@ def _remove(path: str) -> None:
     """Remove the socket of a server that has ended. Any other file belongs to the user and is an error."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise UnsafeDirectory(f"{path} exists and is not a socket: choose another place for the socket.")
+            raise UnsafeDirectory(f"{path} exists and is not a socket: choose another path for the socket.")
         os.unlink(path)
     except FileNotFoundError:
         return
@@ -203,14 +205,16 @@ def _locked(path: str, data_dir: str) -> int:
     except BlockingIOError:
         # Servers of earlier versions left the lock empty. If this one has our data directory, opening the store fails.
         try:
-            owner = os.fsdecode(os.read(lock, _LONGEST_OWNER))
+            owner = os.fsdecode(os.read(lock, _MAX_OWNER_BYTES))
         finally:
             os.close(lock)
         if owner and owner == data_dir:
             raise AddressTaken(
                 f"The Holdfast server of {data_dir} still listens at {path}: use it, or stop it first."
             ) from None
-        raise TakenByOther(f"A Holdfast server listens at {path}: use it, stop it, or choose another place.") from None
+        raise TakenByOther(
+            f"A Holdfast server listens at {path}: use it, stop it, or choose another address."
+        ) from None
     except BaseException:
         os.close(lock)
         raise

@@ -15,6 +15,7 @@ from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Ledger
+    from holdfast.extensions.extensions import Extensions
     from holdfast.runtime.workspace import Workspace
     from holdfast.runtime.workspace_services import WorkspaceServices
 
@@ -59,6 +60,11 @@ class Request(msgspec.Struct, frozen=True):
         return self.handle.services
 
     @property
+    def extensions(self) -> "Extensions":
+        """The extensions of the workspace: skills, commands, agents, hooks, MCP and language servers."""
+        return self.services.extensions
+
+    @property
     def ledger(self) -> "Ledger":
         """The store of the workspace."""
         return self.workspace.ledger
@@ -79,7 +85,7 @@ class Request(msgspec.Struct, frozen=True):
         if text is None:
             return default
         if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise BadRequest(f"{name} must be a whole number that is not negative.")
+            raise BadRequest(f"{name} must be an integer that is not negative.")
         return int(text)
 
 

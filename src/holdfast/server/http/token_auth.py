@@ -20,7 +20,7 @@ __all__ = ["TokenAuth", "host_of", "is_exposed", "is_json", "read_or_make_token"
 _TOKEN_BYTES = 32
 _TOKEN_LENGTH = 43
 """Length of 32 bytes in URL-safe base64."""
-_ONCE = frozenset(
+_SINGLE_HEADERS = frozenset(
     {
         b"authorization",
         b"content-length",
@@ -116,7 +116,7 @@ def host_of(scope: Scope, served: Collection[bytes]) -> bytes | None:
 
 def repeated_header(scope: Scope) -> bytes | None:
     """Return the name of a header that decides about admission and occurs more than once."""
-    names = [name for name, _ in scope["headers"] if name in _ONCE]
+    names = [name for name, _ in scope["headers"] if name in _SINGLE_HEADERS]
     return next((name for name in names if names.count(name) > 1), None)
 
 

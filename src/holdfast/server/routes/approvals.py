@@ -78,5 +78,5 @@ async def pending_questions(request: Request) -> tuple[QuestionRequest, ...]:
 
 def _answering_client(request: Request) -> Via:
     """Return the kind of client that answers, as the client reports it; empty if it is unknown."""
-    said = request.query.get("via", "")
-    return next((known for known in get_args(Via) if known == said), "")
+    reported = request.query.get("via", "")
+    return next((known for known in get_args(Via) if known == reported), "")

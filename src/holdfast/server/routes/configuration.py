@@ -15,7 +15,7 @@ import msgspec
 from holdfast.atomic_files import replace_file
 from holdfast.config.configuration import ConfigSnapshot, Configuration
 from holdfast.config.locations import locate_settings
-from holdfast.config.problems import Problem, format_key, parse_key
+from holdfast.config.problems import FileProblem, format_key, parse_key
 from holdfast.config.redaction import redact
 from holdfast.config.validate import key_type, value_problems
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
@@ -72,8 +72,8 @@ __all__ = [
 
 _RECENT = 5
 _PROMPT = (
-    "Look at this project and write {} for whoever works on it next: how to build, run and test it, how the "
-    "code is laid out, and the habits it keeps. Short and exact; improve the file if it is there already."
+    "Analyse this project and write {} for its next contributors: how to build, run and test it, the structure of the "
+    "code, and its conventions. Be brief and exact; improve the file if it exists already."
 )
 
 
@@ -130,7 +130,8 @@ def _with_defaults(settings: Options | Attribution) -> dict[str, Any]:
 
 def choice_of(handle: WorkspaceHandle, size: Size, info: ModelInfo) -> SelectedModel:
     """Return the model in use with its settings. Clients poll this."""
-    wanted: Selection = getattr(handle.services.configuration.settings.models, size)
+    settings = handle.services.configuration.settings
+    wanted: Selection = getattr(settings.models, size)
     return SelectedModel(
         info.model,
         info.provider,
@@ -265,8 +266,8 @@ async def config_refresh_oauth(request: Request) -> None:
         raise BadRequest(str(error)) from None
     if token is None:
         if (known := services.settings.providers.get(provider)) is not None and known.oauth:
-            raise BadRequest(f"The token of {provider} came without a way to refresh it: sign in again.")
-        raise BadRequest(f"Nobody has signed in at {provider}: there is no token to refresh.")
+            raise BadRequest(f"The token of {provider} cannot be refreshed: sign in again.")
+        raise BadRequest(f"Not signed in at {provider}: there is no token to refresh.")
     await services.token_refresher.refresh(provider, post_form)
     request.services.notify_settings_changed()
 
@@ -278,13 +279,14 @@ async def config_problems(request: Request) -> tuple[ConfigProblem, ...]:
     )
 
 
-def problems_of(handle: WorkspaceHandle) -> tuple[Problem, ...]:
+def problems_of(handle: WorkspaceHandle) -> tuple[FileProblem, ...]:
     """Return the problems of the settings, of hooks in other programs' files, and of saved rules that are out
     of date.
     """
     reading = handle.services.configuration.snapshot()
     outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
-    return (*reading.problems, *handle.services.extensions.hooks.problems(), *outdated)
+    extensions = handle.services.extensions
+    return (*reading.problems, *extensions.hooks.problems(), *outdated)
 
 
 async def config_import_copilot(_: Request) -> dict[str, Any]:
@@ -390,7 +392,7 @@ async def set_trust(request: Request) -> TrustBody:
     files = await _files_that_need_trust(request)
     if request.body.trusted:
         if request.body.digest != combined_digest(project.digest, files):
-            raise BadRequest("The project's files are not what was shown: look at them again.")
+            raise BadRequest("The project's files have changed since they were shown: review them again.")
         grant_trust(configuration, files, at=time.time())
     else:
         revoke_trust(configuration, files)

@@ -11,35 +11,35 @@ __all__ = ["expand_command", "list_agents", "list_commands", "list_skills", "rea
 
 async def list_commands(request: Request) -> tuple[CommandInfo, ...]:
     """Return the available commands."""
-    extensions = request.services.extensions
+    extensions = request.extensions
     await extensions.skills.rescan()
     return await extensions.commands.list_all()
 
 
 async def expand_command(request: Request) -> CommandExpansion:
     """Return the prompt that a command expands to."""
-    brief = await request.services.extensions.commands.expand(request.body.prompt, request.body.arguments)
+    brief = await request.extensions.commands.expand(request.body.prompt, request.body.arguments)
     if brief is None:
-        raise BadRequest("That is no command: look at the list for one, and begin with a slash and its name.")
+        raise BadRequest("There is no such command: see the list of commands, and begin with a slash and a name.")
     return CommandExpansion(brief.text, brief.command, brief.model, brief.allow)
 
 
 async def list_agents(request: Request) -> tuple[SubagentInfo, ...]:
     """Return the available agents."""
-    agents = request.services.extensions.agents
+    agents = request.extensions.agents
     await agents.rescan()
     return agents.notes()
 
 
 async def list_skills(request: Request) -> list[SkillInfo]:
     """Return the usable skills."""
-    found = await request.services.extensions.skills.rescan()
+    found = await request.extensions.skills.rescan()
     return [_info(skill) for skill in found.usable]
 
 
 async def read_skill(request: Request) -> SkillText:
     """Return the contents of a skill."""
-    skill, data = await request.services.extensions.skills.read(request.body.skill_id)
+    skill, data = await request.extensions.skills.read(request.body.skill_id)
     source = _source(skill)
     return SkillText(data, SkillMetadata(skill.name, skill.description, source, source == "system"))
 

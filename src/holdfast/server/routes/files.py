@@ -28,11 +28,11 @@ _MAX_SESSIONS = 50
 
 
 class NoSuchFile(NotFound):
-    """There is no such file in the workspace, or none that a model could read."""
+    """There is no such file in the workspace, or no model can read it."""
 
 
 class FileTooLarge(TooLarge):
-    """The file is larger than 5 MB: a prompt cannot take it along. Name it by its path, and the model looks into it."""
+    """The file is larger than 5 MB and cannot be attached: write its path in the prompt, and the model reads it."""
 
 
 async def list_files(request: Request) -> FileList:
@@ -99,7 +99,7 @@ async def _history(request: Request, ask: UndoRequest) -> tuple[SessionId, Seque
     ledger = request.ledger
     if ask.session_id:
         if await ledger.session(request.workspace.id, ask.session_id) is None:
-            raise NotFound("There is no such session: look at the list for one.")
+            raise NotFound("There is no such session: see the list of sessions.")
         return ask.session_id, await ledger.files(request.workspace.id, ask.session_id)
     if ask.run_id:
         record = await ledger.run(request.workspace.id, ask.run_id)
@@ -120,5 +120,5 @@ async def _latest(request: Request, ask: UndoRequest) -> tuple[SessionId, Sequen
         if changed is not None and changed.updated_at > best[0]:
             best = (changed.updated_at, session.id, versions)
     if not best[1]:
-        raise BadRequest("There is nothing to take back here: no session has changed that, or all was taken back.")
+        raise BadRequest("There is nothing to undo: no session has changed this, or all changes are undone.")
     return best[1], best[2]

@@ -71,7 +71,7 @@ async def lsp_log(request: Request) -> LspLog:
         raise BadRequest("name is required")
     server_manager = _servers(request.handle).manager
     if (server := server_manager.get(name)) is None:
-        raise NotFound("There is no language server of that name: look at the list for one.")
+        raise NotFound("There is no language server of that name: see the list of servers.")
     file = server_manager.trace_path(name)
     is_file = await asyncio.to_thread(file.exists)
     return LspLog(name, server.log.text, str(file) if is_file else "")
@@ -96,9 +96,9 @@ def _finding(handle: WorkspaceHandle, info: LspInfo, fault: str) -> Finding | No
     file, line = place_of(handle, "lsp", info.name)
     name = format_key(("lsp", info.name))
     if info.state == LspState.ERROR:
-        todo = f"See what it printed: holdfast lsp logs {info.name}"
-        return Finding(_AREA, "warning", f"{name} does not run: {info.error}", todo, file, line)
+        todo = f"See its output: holdfast lsp logs {info.name}"
+        return Finding(_AREA, "warning", f"{name} is not running: {info.error}", todo, file, line)
     if info.error:
         return Finding(_AREA, "note", f"{name} was not started.", info.error, file, line)
-    todo = "Correct its settings, or take it out of them."
+    todo = "Correct its settings, or remove it."
     return Finding(_AREA, "warning", f"{name} could not be started: {fault}", todo, file, line)

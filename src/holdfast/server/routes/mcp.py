@@ -128,12 +128,12 @@ async def mcp_lend(request: Request) -> None:
     if client not in request.manager.claims(handle):
         raise NotAttached
     handle.mcp_lenders.add(client)
-    handle.services.extensions.mcp.set_client_servers(client, request.body.servers)
+    request.extensions.mcp.set_client_servers(client, request.body.servers)
 
 
 async def mcp_docker_enable(_: Request) -> None:
     """Refuse: Docker's MCP catalogue is not supported."""
-    raise BadRequest("Docker's MCP servers are not built in: set one up as a server of your own.")
+    raise BadRequest("Docker's MCP catalogue is not supported: add its servers to the settings.")
 
 
 async def mcp_docker_disable(_: Request) -> None:
@@ -151,7 +151,7 @@ async def check(handle: WorkspaceHandle) -> Sequence[Finding]:
         return found
     tools = sum(info.tool_count for info in states.values())
     is_on = [info for info in states.values() if info.state != "disabled"]
-    many = f"{len(is_on)} connected" if is_on else "none switched on"
+    many = f"{len(is_on)} connected" if is_on else "none enabled"
     return (Finding("mcp servers", "ok", f"{many}, {tools} tool{'s' * (tools != 1)}."),)
 
 
@@ -161,9 +161,9 @@ def _finding(handle: WorkspaceHandle, info: McpInfo) -> Finding | None:
     file, line = place_of(handle, "mcp", info.name)
     name = format_key(("mcp", info.name))
     if info.state == "starting":
-        return Finding("mcp servers", "note", f"{name} is still starting.", "Look again in a moment.", file, line)
+        return Finding("mcp servers", "note", f"{name} is still starting.", "Check again in a moment.", file, line)
     if info.state == "needs auth":
         todo = f"Log in: holdfast mcp login {info.name}"
-        return Finding("mcp servers", "warning", f"{name} wants a login.", todo, file, line)
-    todo = f"See what it printed: holdfast mcp logs {info.name}"
+        return Finding("mcp servers", "warning", f"{name} requires a login.", todo, file, line)
+    todo = f"See its output: holdfast mcp logs {info.name}"
     return Finding("mcp servers", "error", f"{name} is not connected. {info.error}", todo, file, line)

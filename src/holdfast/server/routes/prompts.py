@@ -74,7 +74,7 @@ async def send_prompt(request: Request) -> PromptAccepted:
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no
         # effect.
-        brief = await request.services.extensions.expand_prompt(prompt.prompt)
+        brief = await request.extensions.expand_prompt(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
     run = await request.workspace.inputs.submit(prompt)
     return PromptAccepted(run.run_id, run.session_id, run.delivery, run.position)
@@ -90,7 +90,8 @@ def _saved_choice(request: Request, info: ModelInfo) -> str:
     if TOUR.provider == from_files.get("provider") or TOUR.model == from_files.get("model"):
         return ""
     return (
-        "The built-in scripted model was chosen for this directory earlier, and is no model. Choose one with --model; "
+        "The built-in scripted model, which is not a language model, was selected for this directory earlier."
+        " Select a model with --model; "
         "--model demo/tour selects the scripted one again."
     )
 
@@ -189,7 +190,7 @@ async def patch_run(request: Request) -> Run:
     inputs = request.workspace.inputs
     patch = request.body
     if (patch.position is None) == (patch.delivery is None):
-        raise BadRequest("Say either a position or a delivery.")
+        raise BadRequest("Give either a position or a delivery.")
     if patch.position is not None:
         await inputs.move(request.run, patch.position)
     else:

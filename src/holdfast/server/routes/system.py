@@ -15,7 +15,7 @@ from holdfast.server.presence import Retire, Stop, is_idle
 from holdfast.server.workspace_manager import client_id_of
 
 __all__ = ["all_stats", "control", "docs", "health", "metrics", "openapi", "retire_client", "stats", "version"]
-_FARTHEST = 14 * 60
+_MAX_OFFSET_MINUTES = 14 * 60
 """No time zone is further from UTC, in minutes."""
 
 
@@ -38,7 +38,7 @@ async def control(request: Request) -> None:
     """
     command, force = request.body.command, request.body.force
     if command in ("shutdown", "shutdown_if_idle"):
-        raise Conflict("This server stays: it is Holdfast's, and stops with its own command.")
+        raise Conflict("This server belongs to Holdfast: stop it with holdfast server stop.")
     if command == "replace":
         _stop_for_newer_client(request)
         return
@@ -46,7 +46,7 @@ async def control(request: Request) -> None:
         raise BadRequest("unknown command: the only one is stop")
     is_working = any(handle.workspace.is_busy() for handle in request.manager.handles)
     if is_working and not force and not is_idle(request.manager.presence):
-        raise Conflict("The server is working. Wait for its runs, cancel them, or stop it with force.")
+        raise Conflict("The server is busy. Wait for its runs, cancel them, or stop it with force.")
     request.manager.apply(Stop())
 
 
@@ -54,7 +54,7 @@ def _stop_for_newer_client(request: Request) -> None:
     """Stop so that a newer client can start its own version; only if a client started this server and it is idle."""
     presence = request.manager.presence
     if not presence.leaves_when_idle or not is_idle(presence):
-        raise Conflict("This server is in use, or was started by hand: it stays.")
+        raise Conflict("This server is in use, or was not started by a client: it keeps running.")
     request.manager.apply(Stop())
 
 
@@ -77,8 +77,8 @@ async def metrics(request: Request) -> str:
     """Return the metrics for Prometheus."""
     counted = request.observers.metrics
     if counted is None:
-        raise NotFound("Metrics are off: set options.metrics to true, and start the server again.")
-    return counted.told(request.manager)
+        raise NotFound("Metrics are disabled: set options.metrics to true, and restart the server.")
+    return counted.render_all(request.manager)
 
 
 async def stats(request: Request) -> Stats:
@@ -94,6 +94,6 @@ async def all_stats(request: Request) -> Stats:
 def _zone(request: Request) -> int:
     text = request.query.get("zone", "0")
     digits = text.removeprefix("-")
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 4 or int(digits) > _FARTHEST:
-        raise BadRequest("zone is how many minutes a clock is ahead of UTC: at most 840, or less than none.")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 4 or int(digits) > _MAX_OFFSET_MINUTES:
+        raise BadRequest("zone is the offset from UTC in minutes, from -840 to 840.")
     return int(text)

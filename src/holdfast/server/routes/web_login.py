@@ -13,11 +13,11 @@ __all__ = ["NoPort", "NotFromHere", "close_web", "enter_page", "greet_page", "op
 
 
 class NotFromHere(Conflict):
-    """Links are made over the socket of the server's own machine only: run holdfast web there."""
+    """Links are created only over the server's unix socket: run holdfast web on its machine."""
 
 
 class NoPort(Conflict):
-    """No page's port is open here. Run holdfast web for a link."""
+    """The port of the web page is not open. Run holdfast web for a link."""
 
 
 async def open_web(request: Request) -> WebLink:
@@ -41,12 +41,12 @@ async def enter_page(request: Request) -> PageCredentials:
 
 async def greet_page(request: Request) -> PageChallenge:
     """Return a challenge to a page that was admitted by an earlier server."""
-    return _sessions(request).hello(request.body)
+    return _sessions(request).begin_return(request.body)
 
 
 async def return_page(request: Request) -> PageCredentials:
     """Return a new token for the proof of a returning page."""
-    return _sessions(request).come_back(request.body)
+    return _sessions(request).complete_return(request.body)
 
 
 async def page_pass(request: Request) -> PageCredentials:

@@ -11,7 +11,7 @@ from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.server.http.request import Request
-from holdfast.server.presence import Release, View
+from holdfast.server.presence import Release, ViewSession
 from holdfast.server.routes.configuration import config_of, problems_of
 from holdfast.server.routes.sessions import with_live_state
 from holdfast.server.workspace_manager import WorkspaceHandle, client_id_of
@@ -57,7 +57,9 @@ async def leave_workspace(request: Request) -> None:
 
 async def set_current_session(request: Request) -> None:
     """Set the session that a client views."""
-    request.manager.apply(View(request.workspace.id, client_id_of(request.query["client_id"]), request.body.session_id))
+    request.manager.apply(
+        ViewSession(request.workspace.id, client_id_of(request.query["client_id"]), request.body.session_id)
+    )
 
 
 async def get_config(request: Request) -> dict[str, Any]:
@@ -99,7 +101,8 @@ def _with_open_parts(handle: WorkspaceHandle, messages: tuple[Message, ...]) -> 
 
 
 async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
-    await handle.services.extensions.skills.wait_first_scan()
+    skills = handle.services.extensions.skills
+    await skills.wait_first_scan()
     body = WorkspaceBody(
         handle.id,
         handle.path,
@@ -109,7 +112,7 @@ async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
         version=__version__,
         config=await config_of(handle),
         channels=handle.channels,
-        skills=tuple(msgspec.to_builtins(state) for state in handle.services.extensions.skills.states()),
+        skills=tuple(msgspec.to_builtins(state) for state in skills.states()),
         problems=tuple(str(item) for item in problems_of(handle) if item.severity == "error")[:_MAX_PROBLEMS],
     )
     # The environment may contain secrets: it is returned over the socket only.

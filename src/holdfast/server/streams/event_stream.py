@@ -160,7 +160,7 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     try:
         await _send_all(subscription, send, exchange, form or request.handle.frame_cache)
     except TimeoutError:
-        _log.info("a reader stopped reading and was cut; it can resume")
+        _log.info("a subscriber stopped reading and was disconnected; it can resume")
         if exchange is not None:
             # A stalled client cannot be notified, so its buffered output is dropped.
             exchange.connection.abort()
@@ -211,7 +211,7 @@ async def _send_all(
             else _send_crush_stream(subscription, writer, form)
         )
     except ReaderCut:
-        _log.info("a reader fell too far behind and was cut; it can resume")
+        _log.info("a subscriber fell too far behind and was disconnected; it can resume")
     await writer.end()
 
 

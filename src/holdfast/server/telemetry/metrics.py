@@ -128,7 +128,7 @@ class Metrics:
 
     def families(self) -> list[Family]:
         """Return all metrics."""
-        took = Family("run_seconds", "histogram", "How long runs took, from their first step to their end.")
+        took = Family("run_seconds", "histogram", "Duration of runs, from their first step to their end.")
         total = 0
         for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self._buckets, strict=True):
             total += count
@@ -136,16 +136,16 @@ class Metrics:
         took.set(self._seconds, "_sum").set(total, "_count")
         outcomes = dict.fromkeys(("completed", "failed", "cancelled", "interrupted"), 0) | self._ended
         return [
-            Family("runs_accepted_total", "counter", "Prompts that were accepted.").set(self._accepted),
+            Family("runs_accepted_total", "counter", "Accepted prompts.").set(self._accepted),
             _counter_family(
                 "runs_ended_total", "Runs that have ended, by outcome.", ("outcome",), _with_one_label(outcomes)
             ),
             took,
-            Family("steps_total", "counter", "Steps of runs: times a model was asked.").set(self._steps),
-            _counter_family("answers_total", "Answers of models.", ("provider", "model"), self._answers),
+            Family("steps_total", "counter", "Steps of runs, each with one model request.").set(self._steps),
+            _counter_family("answers_total", "Responses of models.", ("provider", "model"), self._answers),
             _counter_family("tool_calls_total", "Calls of tools that have a result.", ("tool", "result"), self._tools),
-            _counter_family("asks_total", "Times somebody was asked.", ("kind",), _with_one_label(self._asks)),
-            Family("cost_dollars_total", "counter", "What answers cost.").set(self._cost),
+            _counter_family("asks_total", "Approval requests and questions.", ("kind",), _with_one_label(self._asks)),
+            Family("cost_dollars_total", "counter", "Cost of responses in dollars.").set(self._cost),
         ]
 
 
@@ -166,7 +166,7 @@ _STARTED = time.time()
 class ServerMetrics(Metrics):
     """Metrics of one server."""
 
-    def told(self, manager: WorkspaceManager) -> str:
+    def render_all(self, manager: WorkspaceManager) -> str:
         """Render the counters and the current values."""
         return render([*self.families(), *_now(manager)])
 
@@ -177,18 +177,18 @@ def _now(manager: WorkspaceManager) -> list[Family]:
     busy = sum(handle.workspace.is_busy() for handle in manager.handles)
     used = resource.getrusage(resource.RUSAGE_SELF)
     families = [
-        Family("workspaces_open", "gauge", "Workspaces that are open.").set(len(manager.handles)),
-        Family("workspaces_busy", "gauge", "Workspaces with a run at work or waiting.").set(busy),
-        Family("clients", "gauge", "Clients that hold a workspace.").set(len(clients)),
+        Family("workspaces_open", "gauge", "Open workspaces.").set(len(manager.handles)),
+        Family("workspaces_busy", "gauge", "Workspaces with an active or waiting run.").set(busy),
+        Family("clients", "gauge", "Clients with a claim on a workspace.").set(len(clients)),
         Family("database_bytes", "gauge", "Size of the database.").set(_size(manager.data_dir / "holdfast.db")),
         Family("process_cpu_seconds_total", "counter", "CPU time of the server.").set(used.ru_utime + used.ru_stime),
         Family("process_resident_memory_bytes", "gauge", "Memory of the server.").set(_memory(used.ru_maxrss)),
-        Family("start_time_seconds", "gauge", "When it was started, in Unix seconds.").set(_STARTED),
+        Family("start_time_seconds", "gauge", "Start time of the server in Unix seconds.").set(_STARTED),
     ]
     descriptors = Path("/proc/self/fd")
     if descriptors.is_dir():
         opened = len(os.listdir(descriptors))
-        families.append(Family("process_open_fds", "gauge", "Descriptors that are open.").set(opened))
+        families.append(Family("process_open_fds", "gauge", "Open descriptors.").set(opened))
     return families
 
 

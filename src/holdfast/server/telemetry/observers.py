@@ -14,7 +14,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.locations import locate_settings
 from holdfast.domain.doctor import Finding
 from holdfast.domain.events import DurableEvent, LiveEvent
-from holdfast.domain.settings import Options
+from holdfast.domain.settings import Options, StorageSettings
 from holdfast.domain.store_operations import Entry
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.server.telemetry.metrics import ServerMetrics
     from holdfast.server.telemetry.spans import Telemetry
 
-__all__ = ["Observer", "Observers", "own_options"]
+__all__ = ["Observer", "Observers", "own_settings"]
 
 Observer: TypeAlias = Callable[[str, DurableEvent, float], None]
 """Receives the directory of a workspace, an event, and its time. Must not block."""
@@ -32,11 +32,15 @@ Observer: TypeAlias = Callable[[str, DurableEvent, float], None]
 _log = logging.getLogger("holdfast.server")
 
 
-def own_options(data_dir: Path) -> Options:
-    """Return the options of the server's owner. Project settings do not apply, trusted or not."""
+def own_settings(data_dir: Path) -> tuple[Options, StorageSettings]:
+    """Return the settings of the server's owner. Project settings do not apply, trusted or not. The store is that of
+    the files only, not of settings that clients have saved.
+    """
     places = locate_settings(str(data_dir), os.environ, data_dir=str(data_dir))
     own_sources = tuple(source for source in places.sources if source.kind != "project")
-    return Configuration(msgspec.structs.replace(places, sources=own_sources), os.environ).settings.options
+    configuration = Configuration(msgspec.structs.replace(places, sources=own_sources), os.environ)
+    storage = msgspec.convert(configuration.settings_from_files("storage"), StorageSettings)
+    return configuration.settings.options, storage
 
 
 class Observers:

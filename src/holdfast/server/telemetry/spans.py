@@ -33,7 +33,7 @@ __all__ = ["MISSING", "Span", "Spans", "Telemetry"]
 
 Kind = Literal["run", "step", "tool"]
 MISSING = f"OpenTelemetry is not installed: {install_command('otel')}. Until then no spans are sent."
-_FAREWELL = 5.0
+_CLOSE_TIMEOUT = 5.0
 _MAX_QUEUED = 10_000
 _log = logging.getLogger("holdfast.server")
 
@@ -204,7 +204,7 @@ class Telemetry:
             self._ended.put_nowait(None)
         except queue.Full:
             return
-        self._thread.join(_FAREWELL)
+        self._thread.join(_CLOSE_TIMEOUT)
 
     def _send(self) -> None:
         try:

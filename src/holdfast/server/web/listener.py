@@ -87,8 +87,8 @@ class WebListener:
         try:
             note: SavedPages = module.read_note(self._path)
             if module.is_worth_it(note):
-                (await self.open(note.port)).recall(note)
+                (await self.open(note.port)).restore(note)
                 return
         except (HoldfastError, OSError) as error:
-            _log.warning("pages that were open cannot come back: %s", error)
+            _log.warning("pages of the previous server cannot return: %s", error)
         self._path.unlink(missing_ok=True)

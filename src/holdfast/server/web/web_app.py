@@ -70,7 +70,7 @@ _PUBLIC_PATHS = frozenset({b"/v1/web/exchange", b"/v1/web/hello", b"/v1/web/retu
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 HOST = "127.0.0.1"
-_BETWEEN_NOTES = 600.0
+_SAVE_INTERVAL = 600.0
 _log = logging.getLogger("holdfast.server")
 
 
@@ -208,7 +208,7 @@ class CodeRefused(BadRequest):
 
 
 class NoPage(BadRequest):
-    """This page is not known here any more. Run holdfast web for a new link."""
+    """This page is no longer known. Run holdfast web for a new link."""
 
 
 class SavedPages(msgspec.Struct, frozen=True):
@@ -227,14 +227,14 @@ class WebSessions:
         self._clock = clock
         self._noted = clock()
 
-    def recall(self, note: SavedPages) -> None:
+    def restore(self, note: SavedPages) -> None:
         """Restore the pages that the previous server had admitted."""
-        self.app.auth = web_auth.recall(note.pages, self._clock())
+        self.app.auth = web_auth.restore(note.pages, self._clock())
 
     def link(self, env: tuple[str, ...]) -> WebLink:
         """Create a link with a code that admits one page."""
         code, app = secrets.token_urlsafe(24), self.app
-        app.auth = web_auth.mint(app.auth, web_auth.digest(code), env, self._clock())
+        app.auth = web_auth.add_code(app.auth, web_auth.digest(code), env, self._clock())
         return WebLink(f"http://{HOST}:{app.port}/", code, int(web_auth.CODE_SECONDS))
 
     def exchange(self, code: str) -> PageCredentials:
@@ -246,18 +246,20 @@ class WebSessions:
             raise CodeRefused
         return self._credentials(page, token)
 
-    def hello(self, asked: PageChallengeRequest) -> PageChallenge:
+    def begin_return(self, asked: PageChallengeRequest) -> PageChallenge:
         """Return a challenge and the server's own proof. Raises `NoPage`."""
         app, ours = self.app, secrets.token_hex(16)
-        app.auth, page = web_auth.hello(app.auth, asked.page, asked.nonce, ours, self._clock())
+        app.auth, page = web_auth.begin_return(app.auth, asked.page, asked.nonce, ours, self._clock())
         if page is None:
             raise NoPage
         return PageChallenge(ours, web_auth.proof(page.key, "server", app.port, asked.nonce, ours))
 
-    def come_back(self, asked: PageProof) -> PageCredentials:
+    def complete_return(self, asked: PageProof) -> PageCredentials:
         """Admit a returning page with its proof. Raises `NoPage`."""
         app, token, now = self.app, secrets.token_urlsafe(32), self._clock()
-        app.auth, page = web_auth.come_back(app.auth, asked.page, asked.proof, app.port, web_auth.digest(token), now)
+        app.auth, page = web_auth.complete_return(
+            app.auth, asked.page, asked.proof, app.port, web_auth.digest(token), now
+        )
         if page is None:
             raise NoPage
         return self._credentials(page, token)
@@ -274,31 +276,31 @@ class WebSessions:
 
     def _use(self) -> None:
         """Write the file from time to time, so that it reflects which pages are still in use."""
-        if self._clock() > self._noted + _BETWEEN_NOTES:
+        if self._clock() > self._noted + _SAVE_INTERVAL:
             self._write_note()
 
     def _write_note(self) -> None:
         """Replace the file atomically. A failure is logged and does not affect the page."""
         self._noted = self._clock()
-        body = msgspec.json.encode(SavedPages(self.app.port, web_auth.remembered(self.app.auth, self._noted)))
+        body = msgspec.json.encode(SavedPages(self.app.port, web_auth.pages_to_save(self.app.auth, self._noted)))
         try:
             # Not durable: a lost file costs the pages a new link, a sync would block the event loop.
             replace_private_file(str(self._path), body, is_durable=False)
         except FileUnwritable as error:
-            _log.warning("open pages cannot be noted; after a restart they need a new link: %s", error)
+            _log.warning("open pages cannot be saved; after a restart they need a new link: %s", error)
 
 
 def is_worth_it(note: SavedPages) -> bool:
     """Return True if a stored page may still return."""
-    return bool(web_auth.recall(note.pages, time.time()).pages)
+    return bool(web_auth.restore(note.pages, time.time()).pages)
 
 
 def read_note(path: Path) -> SavedPages:
     """Read the stored state. A file that other users could read or write is refused."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise BadRequest("their note is open to others")
+        raise BadRequest("the file is accessible to other users")
     try:
         return msgspec.json.decode(path.read_bytes(), type=SavedPages)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise BadRequest("their note cannot be read") from None
+        raise BadRequest("the file cannot be decoded") from None

@@ -32,17 +32,17 @@ __all__ = [
     "LoginCode",
     "Page",
     "WebAuthState",
+    "add_code",
     "admit",
-    "come_back",
+    "begin_return",
+    "complete_return",
     "digest",
     "exchange",
-    "hello",
     "leave",
-    "mint",
+    "pages_to_save",
     "proof",
-    "recall",
-    "remembered",
     "renew",
+    "restore",
 ]
 # fmt: on
 
@@ -103,7 +103,7 @@ def proof(key: str, prover: str, port: int, theirs: str, ours: str) -> str:
     return hmac.new(key.encode(), message.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
-def mint(state: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
+def add_code(state: WebAuthState, code: bytes, env: tuple[str, ...], now: float) -> WebAuthState:
     """Add a new code, given as its digest."""
     state = _without_expired(state, now)
     return replace(state, codes=_last({**state.codes, code: LoginCode(now + CODE_SECONDS, env)}, MAX_CODES))
@@ -144,7 +144,9 @@ def leave(state: WebAuthState, page: str, now: float) -> WebAuthState:
     return replace(state, pages={**state.pages, page: replace(found, visits=max(0, found.visits - 1), seen=now)})
 
 
-def hello(state: WebAuthState, page: str, theirs: str, ours: str, now: float) -> tuple[WebAuthState, Page | None]:
+def begin_return(
+    state: WebAuthState, page: str, theirs: str, ours: str, now: float
+) -> tuple[WebAuthState, Page | None]:
     """Begin the return of a page: store the challenge `ours`, which replaces an earlier one."""
     state = _without_expired(state, now)
     found = state.pages.get(page)
@@ -154,11 +156,12 @@ def hello(state: WebAuthState, page: str, theirs: str, ours: str, now: float) ->
     return replace(state, challenges={**state.challenges, page: challenge}), found
 
 
-def come_back(
+def complete_return(
     state: WebAuthState, page: str, sent_proof: str, port: int, token: bytes, now: float
 ) -> tuple[WebAuthState, Page | None]:
-    """Verify the proof for the challenge of `hello` and replace the token. Any proof, correct or not, uses up the
-    challenge.
+    """Verify the proof for the challenge of `begin_return` and replace the token.
+
+    Any proof, correct or not, uses up the challenge.
     """
     state = _without_expired(state, now)
     challenge, found = state.challenges.get(page), state.pages.get(page)
@@ -172,12 +175,12 @@ def come_back(
     return replace(state, pages={**state.pages, page: back}), back
 
 
-def remembered(state: WebAuthState, now: float) -> tuple[Page, ...]:
+def pages_to_save(state: WebAuthState, now: float) -> tuple[Page, ...]:
     """Return the pages to store for the next server. The environment of the user is not stored."""
     return tuple(Page(page.id, page.key, now if page.visits else page.seen) for page in state.pages.values())
 
 
-def recall(pages: Iterable[Page], now: float) -> WebAuthState:
+def restore(pages: Iterable[Page], now: float) -> WebAuthState:
     """Return the initial state of a new server. A page that was seen in the future counts as seen now."""
     known = sorted((Page(page.id, page.key, min(page.seen, now)) for page in pages), key=lambda page: page.seen)
     return _without_expired(WebAuthState(pages=_last({page.id: page for page in known}, MAX_PAGES)), now)

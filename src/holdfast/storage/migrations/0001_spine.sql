@@ -1,9 +1,9 @@
 -- Workspaces, sessions, messages, runs, files, and the numbered log.
 --
--- A body is the JSON of a domain type, as it is sent; columns hold only what is searched. Every table but
+-- A body is the JSON of a domain type, as it is sent; columns contain only values that are searched. Every table but
 -- `workspaces` carries the workspace's small key, so that ids need to be unique only within a workspace.
--- A place is that key and a number in one, `key << 40 | number`: SQLite appends to a table that is ordered by one
--- integer at the price of a page, and keeps long rows whole in it.
+-- A place combines that key and a number in one integer, `key << 40 | number`: appending to a table that is ordered by
+-- one integer changes a single page.
 
 PRAGMA application_id = 1212957766; -- "HLDF"
 
@@ -12,11 +12,11 @@ CREATE TABLE workspaces (
     id      TEXT NOT NULL UNIQUE,
     path    BLOB NOT NULL UNIQUE,       -- file names are bytes
     epoch   INTEGER NOT NULL,
-    newest  INTEGER NOT NULL,           -- the last event number given
-    held    INTEGER NOT NULL,           -- how many events the log holds
-    clean   INTEGER NOT NULL,           -- 1: closed in good order
+    newest  INTEGER NOT NULL,           -- the last event number assigned
+    held    INTEGER NOT NULL,           -- the number of events in the log
+    clean   INTEGER NOT NULL,           -- 1: closed properly
     ticket  INTEGER NOT NULL,           -- the last batch of this epoch
-    answers BLOB NOT NULL               -- and what it was answered
+    answers BLOB NOT NULL               -- and its answers
 ) STRICT;
 
 CREATE TABLE sessions (
@@ -32,7 +32,7 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_by_parent ON sessions (workspace, parent);
 
 CREATE TABLE messages (
-    ord       INTEGER PRIMARY KEY,      -- its place in the conversation: times may be equal
+    ord       INTEGER PRIMARY KEY,      -- its position in the conversation: times may be equal
     workspace INTEGER NOT NULL,
     id        TEXT NOT NULL,
     session   TEXT NOT NULL,
@@ -45,7 +45,7 @@ CREATE TABLE messages (
 CREATE INDEX messages_by_session ON messages (workspace, session);
 CREATE INDEX messages_by_run ON messages (workspace, run_id) WHERE run_id <> '';
 
--- What a message has grown by since it was put, so that streaming does not rewrite it.
+-- Growth of a message since it was put, so that streaming does not rewrite the message.
 CREATE TABLE growth (
     ord     INTEGER PRIMARY KEY,
     message INTEGER NOT NULL REFERENCES messages (ord) ON DELETE CASCADE,
@@ -54,8 +54,8 @@ CREATE TABLE growth (
 
 CREATE INDEX growth_by_message ON growth (message);
 
--- By number, so that accepting a run appends; `rank` is the order in which runs are to run. A run that nothing
--- has happened to since it was accepted is what its event says, which is kept as long as the run has no end.
+-- Ordered by number, so that accepting a run appends; `rank` is the queue order. A run that was not changed since it
+-- was accepted has no body: its event contains it, and is kept as long as the run has no end.
 CREATE TABLE runs (
     place     INTEGER PRIMARY KEY,
     workspace INTEGER NOT NULL,
@@ -69,11 +69,11 @@ CREATE TABLE runs (
     UNIQUE (workspace, run_id)
 ) STRICT;
 
--- A run is in one of these. An accept is what people wait for: it goes into the short one.
+-- A run is in one of these. Accepting a run inserts into the short one, because clients wait for it.
 CREATE INDEX runs_ended ON runs (workspace, session) WHERE outcome IS NOT NULL;
 CREATE INDEX runs_open ON runs (workspace, session, rank, folded, outcome) WHERE outcome IS NULL;
 
--- A run ends once. The code asks first; the database insists.
+-- A run ends once. The code checks this; the trigger enforces it.
 CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs WHEN OLD.outcome IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'the run has ended');
@@ -112,8 +112,8 @@ CREATE TABLE read_marks (
     FOREIGN KEY (workspace, session) REFERENCES sessions (workspace, id) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
--- What a full database looks like to the query planner, said once instead of measured: few workspaces, many
--- rows in each. Without it the planner takes the workspace alone for a narrow search.
+-- Statistics of a full database for the query planner, written once instead of measured: few workspaces, many rows in
+-- each. Without them the planner assumes that a search by workspace alone returns few rows.
 ANALYZE;
 INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
     ('sessions', 'sqlite_autoindex_sessions_1', '10000 5000 1'),

@@ -1,4 +1,4 @@
--- What was read is known by its digest; contents of files are kept once, however many versions hold them.
+-- Read marks contain the digest of the content; equal contents of file versions are stored once.
 
 ALTER TABLE read_marks ADD COLUMN digest TEXT NOT NULL DEFAULT '';
 
@@ -10,11 +10,12 @@ CREATE TABLE contents (
     UNIQUE (workspace, digest)
 ) STRICT;
 
--- NULL: an older row, whose body holds the content.
+-- NULL: an older row, whose body contains the content.
 ALTER TABLE files ADD COLUMN content INTEGER REFERENCES contents (key);
 
 CREATE INDEX files_by_content ON files (content) WHERE content IS NOT NULL;
 
+-- The name of the trigger is part of the schema of existing databases and cannot change.
 CREATE TRIGGER contents_nobody_needs AFTER DELETE ON files WHEN OLD.content IS NOT NULL
 BEGIN
     DELETE FROM contents WHERE key = OLD.content AND NOT EXISTS (SELECT 1 FROM files WHERE content = OLD.content);

@@ -1,3 +1,3 @@
--- What a prompt stands for, where that is more than what was typed. NULL: it is what it says.
+-- The expansion of a prompt that means more than its text. NULL: there is none.
 
 ALTER TABLE inputs ADD COLUMN brief BLOB;

@@ -1,6 +1,6 @@
 -- Deleted sessions leave no content; answers to requests are numbered inputs.
 
--- Ids of runs whose session was deleted: they are never given out again.
+-- Ids of runs whose session was deleted: they are never used again.
 CREATE TABLE removed_runs (
     workspace INTEGER NOT NULL,
     run_id    TEXT NOT NULL,

@@ -29,7 +29,8 @@ __all__ = [
 class RunRows(Protocol):
     """The runs of a workspace."""
 
-    def get(self, run_id: RunId) -> Run | None: ...
+    def get(self, run_id: RunId) -> Run | None:
+        """Return a run, or None."""
 
     def open_in(self, session_id: SessionId) -> Sequence[Run]:
         """Return the runs of a session without an outcome, by rank."""
@@ -40,17 +41,21 @@ class RunRows(Protocol):
     def put(self, run: Run) -> None:
         """Replace a stored run. Number, prompt and rank are unchanged."""
 
-    def delete(self, run_id: RunId) -> None: ...
+    def delete(self, run_id: RunId) -> None:
+        """Delete a run."""
 
-    def rank(self, run_id: RunId) -> int: ...
+    def rank(self, run_id: RunId) -> int:
+        """Return the position of a run in queue order."""
 
-    def set_rank(self, run_id: RunId, rank: int) -> None: ...
+    def set_rank(self, run_id: RunId, rank: int) -> None:
+        """Change the position of a run in queue order."""
 
 
 class SessionRows(Protocol):
     """The sessions of a workspace."""
 
-    def get(self, session_id: SessionId) -> Session | None: ...
+    def get(self, session_id: SessionId) -> Session | None:
+        """Return a session, or None."""
 
     def put(self, session: Session) -> None:
         """Insert or replace a session."""
@@ -60,7 +65,8 @@ class SessionRows(Protocol):
         its runs stay reserved.
         """
 
-    def children(self, session_id: SessionId) -> Sequence[SessionId]: ...
+    def children(self, session_id: SessionId) -> Sequence[SessionId]:
+        """Return the ids of the sessions whose parent is this one."""
 
 
 class MessageRows(Protocol):
@@ -69,7 +75,8 @@ class MessageRows(Protocol):
     def get(self, message_id: MessageId) -> Message | None:
         """Return the message as it was last put, without later growth."""
 
-    def exists(self, message_id: MessageId) -> bool: ...
+    def exists(self, message_id: MessageId) -> bool:
+        """Return True if the message is stored."""
 
     def add(self, message: Message) -> None:
         """Insert a new message at the end of its session."""
@@ -77,9 +84,11 @@ class MessageRows(Protocol):
     def put(self, message: Message) -> None:
         """Replace a stored message at its position, and delete its growth."""
 
-    def add_growth(self, message_id: MessageId, growth: Sequence[MessageDelta | MessagePart]) -> None: ...
+    def add_growth(self, message_id: MessageId, growth: Sequence[MessageDelta | MessagePart]) -> None:
+        """Append text or parts to a message."""
 
-    def delete(self, message_id: MessageId) -> None: ...
+    def delete(self, message_id: MessageId) -> None:
+        """Delete a message with its growth."""
 
 
 class FileRows(Protocol):
@@ -88,7 +97,8 @@ class FileRows(Protocol):
     def latest(self, session_id: SessionId, path: str) -> FileVersion | None:
         """Return the last version of the file that the session has stored, or None."""
 
-    def add(self, file: FileVersion) -> None: ...
+    def add(self, file: FileVersion) -> None:
+        """Insert a new version of a file."""
 
     def set_read_mark(self, mark: ReadMark) -> None:
         """Insert a read mark, or replace that of the same session and path."""
@@ -97,7 +107,8 @@ class FileRows(Protocol):
 class RequestRows(Protocol):
     """Permission requests and batches of questions that have no answer yet."""
 
-    def add(self, request_id: str, session_id: SessionId) -> None: ...
+    def add(self, request_id: str, session_id: SessionId) -> None:
+        """Insert an open request."""
 
     def remove(self, request_id: str) -> bool:
         """Delete a request. Return True if it was open."""
@@ -119,22 +130,28 @@ class Tables(Protocol):
         """
 
     @property
-    def runs(self) -> RunRows: ...
+    def runs(self) -> RunRows:
+        """The runs."""
 
     @property
-    def sessions(self) -> SessionRows: ...
+    def sessions(self) -> SessionRows:
+        """The sessions."""
 
     @property
-    def messages(self) -> MessageRows: ...
+    def messages(self) -> MessageRows:
+        """The messages."""
 
     @property
-    def files(self) -> FileRows: ...
+    def files(self) -> FileRows:
+        """The file versions and read marks."""
 
     @property
-    def requests(self) -> RequestRows: ...
+    def requests(self) -> RequestRows:
+        """The open requests."""
 
     @property
-    def log(self) -> LogRows: ...
+    def log(self) -> LogRows:
+        """The stored events."""
 
 
 class Refused(Exception):

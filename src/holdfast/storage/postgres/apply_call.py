@@ -15,7 +15,7 @@ from holdfast.domain.store_operations import Entry
 from holdfast.storage.postgres.batch_keys import Keys, encode_path, searchable
 from holdfast.storage.postgres.loaded_tables import LoadedTables, RunRow
 
-__all__ = ["APPLY", "apply_arguments", "has_changes", "load_statement", "sections"]
+__all__ = ["APPLY", "apply_arguments", "content_digest", "encode_run", "has_changes", "load_statement", "sections"]
 
 _encoder = msgspec.json.Encoder()
 _packer = msgspec.msgpack.Encoder()
@@ -123,7 +123,8 @@ def _sessions(tables: LoadedTables) -> Columns:
     ]
 
 
-def _encode_run(run: Run) -> bytes:
+def encode_run(run: Run) -> bytes:
+    """Return the body of a run. Its prompt is stored apart."""
     return _encoder.encode(msgspec.structs.replace(run, prompt=""))
 
 
@@ -137,7 +138,7 @@ def _new_runs(tables: LoadedTables) -> Columns:
         [run.prompt.encode() for run, _ in rows],
         [_packer.encode(record.attachments) if record.attachments else None for _, record in rows],
         [None if record.brief is None else _packer.encode(record.brief) for _, record in rows],
-        [_encode_run(run) for run, _ in rows],
+        [encode_run(run) for run, _ in rows],
     ]
 
 
@@ -155,7 +156,7 @@ def _changed_runs(tables: LoadedTables) -> Columns:
         [row.rank for row in rows],
         [row.run.state == "folded" for row in rows],
         [row.run.outcome for row in rows],
-        [_encode_run(row.run) for row in rows],
+        [encode_run(row.run) for row in rows],
     ]
 
 
@@ -186,13 +187,13 @@ def _encode_growth(growth: Iterable[MessageDelta | MessagePart]) -> bytes:
 
 def _files(tables: LoadedTables) -> Columns:
     added = list(tables.files.added)
-    contents = {_digest(file): file.content.encode() for file in added}
+    contents = {content_digest(file): file.content.encode() for file in added}
     marks = list(tables.files.marks)
     return [
         [searchable(file.session_id) for file in added],
         [encode_path(file.path) for file in added],
         [file.version for file in added],
-        [_digest(file) for file in added],
+        [content_digest(file) for file in added],
         [_encoder.encode(msgspec.structs.replace(file, content="")) for file in added],
         list(contents),
         list(contents.values()),
@@ -202,7 +203,8 @@ def _files(tables: LoadedTables) -> Columns:
     ]
 
 
-def _digest(file: FileVersion) -> bytes:
+def content_digest(file: FileVersion) -> bytes:
+    """Return the key of the content of a file."""
     return hashlib.blake2b(file.content.encode(), digest_size=32).digest()
 
 

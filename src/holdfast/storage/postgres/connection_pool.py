@@ -1,7 +1,7 @@
 """The connections to PostgreSQL of one server."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -10,11 +10,12 @@ import asyncpg
 from holdfast.domain.errors import StorageError
 from holdfast.storage.postgres.asyncpg_errors import ERRORS, is_answer, read_error, unreachable, write_error
 
-__all__ = ["CONNECTIONS", "Connection", "Pool", "Row"]
+__all__ = ["CONNECTIONS", "CONNECT_SECONDS", "Connection", "Pool", "Row"]
 
 CONNECTIONS = 5
 """Connections for statements. LISTEN and the heartbeat of a cluster use one more each."""
 CONNECT_SECONDS = 5.0
+"""Maximum time to connect, or to wait for a free connection."""
 _STATEMENT_SECONDS = 10.0
 """Maximum time of a statement. A connection that was cut off without notice is given up after it."""
 
@@ -25,19 +26,31 @@ T = TypeVar("T")
 class Connection(Protocol):
     """The methods of an asyncpg connection that are used here: the package has no complete types."""
 
-    async def fetch(self, statement: str, *arguments: object) -> list[Row]: ...
+    async def fetch(self, statement: str, *arguments: object) -> list[Row]:
+        """Execute a query and return its rows."""
 
-    async def fetchrow(self, statement: str, *arguments: object) -> Row | None: ...
+    async def fetchrow(self, statement: str, *arguments: object) -> Row | None:
+        """Execute a query and return its first row, or None."""
 
-    async def fetchval(self, statement: str, *arguments: object) -> Any: ...  # noqa: ANN401
+    async def fetchval(self, statement: str, *arguments: object) -> Any:  # noqa: ANN401
+        """Execute a query and return the first value of its first row."""
 
-    async def execute(self, statement: str, *arguments: object) -> str: ...
+    async def execute(self, statement: str, *arguments: object) -> str:
+        """Execute a statement and return its status."""
 
-    def transaction(self) -> AbstractAsyncContextManager[object]: ...
+    async def copy_records_to_table(
+        self, table: str, *, schema_name: str, columns: Sequence[str], records: Sequence[tuple[Any, ...]]
+    ) -> str:
+        """Append rows with COPY."""
 
-    async def close(self) -> None: ...
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        """Return a context manager that runs a transaction."""
 
-    def terminate(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connection after the current query."""
+
+    def terminate(self) -> None:
+        """Close the connection immediately."""
 
 
 _PREPARE = (
@@ -57,20 +70,22 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 
 
 class Pool:
-    """Connections that are opened when they are needed. `options` are arguments of `asyncpg.connect`."""
+    """Connections that are opened when they are needed. `options` are arguments of `asyncpg.connect`, `shown` names the
+    database in messages.
+    """
 
-    def __init__(self, options: Mapping[str, Any], size: int = CONNECTIONS) -> None:
-        self._options = dict(options)
-        self._size = size
+    def __init__(self, options: Mapping[str, Any], shown: str = "") -> None:
+        self.options = dict(options)
+        self.shown = shown
         self._pool: Any = None
 
     async def open(self) -> None:
         """Open the first connection. Raises the errors of asyncpg."""
         self._pool = await asyncpg.create_pool(
-            **{"timeout": CONNECT_SECONDS, **self._options},
+            **{"timeout": CONNECT_SECONDS, **self.options},
             # A larger minimum starts a task that connects in the background.
             min_size=0,
-            max_size=self._size,
+            max_size=CONNECTIONS,
             connection_class=_Connection,
             command_timeout=_STATEMENT_SECONDS,
             init=_prepare,

@@ -36,6 +36,8 @@ from holdfast.storage.postgres.batch_keys import keys_of
 from holdfast.storage.postgres.connection_pool import Pool
 from holdfast.storage.postgres.ledger_reads import Reads, statements
 from holdfast.storage.postgres.loaded_tables import LoadedTables, WorkspaceState
+from holdfast.storage.postgres.open_store import report_of
+from holdfast.storage.postgres.store_report import StoreReport
 from holdfast.tasks import TaskOwner
 
 __all__ = ["PostgresLedger"]
@@ -117,8 +119,10 @@ class PostgresLedger(Reads):
         *,
         retention: Retention | None = None,
         now_ms: Callable[[], int] = _system_ms,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(pool)
+        self._on_close = on_close
         self._place = place
         self._retention = retention or Retention()
         self._now_ms = now_ms
@@ -130,8 +134,11 @@ class PostgresLedger(Reads):
     async def close(self) -> None:
         """Finish the submitted work, then close. Later calls raise `StorageUnavailable`."""
         self._is_closed = True
-        await self._tasks.drain()
-        await self.pool.close()
+        try:
+            await self._tasks.drain()
+            await self.pool.close()
+        finally:
+            self._on_close()
 
     async def problem(self) -> str:
         """Return why nothing can be stored, or an empty string."""
@@ -140,6 +147,10 @@ class PostgresLedger(Reads):
         except StorageError as error:
             return str(error)
         return ""
+
+    async def report(self) -> StoreReport:
+        """Return the state of the database."""
+        return await report_of(self.pool)
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
         """Take over the workspace at `path` with a new epoch. Writes of earlier epochs are refused from now on."""

@@ -2,13 +2,18 @@
 
 from importlib.resources import files
 
-from holdfast.domain.errors import DatabaseTooNew
+from holdfast.domain.errors import StoreMisconfigured
 from holdfast.storage.postgres.connection_pool import Connection
 
 __all__ = ["SCHEMA_LOCK", "migrate", "newest_version"]
 
 SCHEMA_LOCK = 0x484C4446
 """Key of the advisory lock: the letters HLDF."""
+
+_HAS_VERSION = (
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = 'holdfast' AND c.relname = 'schema_version')"
+)
 
 
 def _migrations() -> list[tuple[int, str]]:
@@ -23,8 +28,9 @@ def newest_version() -> int:
 
 
 async def migrate(connection: Connection) -> None:
-    """Execute the pending migrations in one transaction. Raises `DatabaseTooNew` for a schema of a newer program, and
-    the errors of asyncpg.
+    """Execute the pending migrations in one transaction.
+
+    Raises `StoreMisconfigured` for a schema of a newer program, and the errors of asyncpg.
     """
     version = await _version(connection)
     if version == newest_version():
@@ -33,7 +39,10 @@ async def migrate(connection: Connection) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", SCHEMA_LOCK)
         version = await _version(connection)
         if version > newest_version():
-            raise DatabaseTooNew("The database was written by a newer Holdfast: update this server.")
+            raise StoreMisconfigured(
+                f"The database of the store was written by a newer Holdfast (schema {version}, this one knows "
+                f"{newest_version()}): update this server."
+            )
         if version == 0:
             await _create_schema(connection)
         for number, script in _migrations():
@@ -44,7 +53,8 @@ async def migrate(connection: Connection) -> None:
 
 async def _version(connection: Connection) -> int:
     """Return the version of the schema, 0 if there is none."""
-    if await connection.fetchval("SELECT to_regclass('holdfast.schema_version') IS NULL"):
+    # Not to_regclass: after waiting for the lock it may still answer from a cache.
+    if not await connection.fetchval(_HAS_VERSION):
         return 0
     return int(await connection.fetchval("SELECT version FROM holdfast.schema_version"))
 

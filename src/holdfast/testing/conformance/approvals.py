@@ -39,7 +39,7 @@ EVENTS: tuple[ApprovalEvent, ...] = (
 )
 
 
-async def what_is_announced_is_numbered_and_comes_back_whole(subject: Subject) -> None:
+async def an_announced_event_is_numbered_and_read_back_unchanged(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     start = (await subject.ledger.bounds(owner.id))[1]
     receipt = await owner.do(*(Announce(event) for event in EVENTS))
@@ -48,7 +48,7 @@ async def what_is_announced_is_numbered_and_comes_back_whole(subject: Subject) -
     assert [event for _, event in await owner.events(start)] == list(EVENTS)
 
 
-async def what_is_announced_outlives_a_crash(subject: Subject) -> None:
+async def an_announced_event_survives_a_crash(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.do(*(Announce(event) for event in EVENTS))
     await subject.crash()
@@ -56,7 +56,7 @@ async def what_is_announced_outlives_a_crash(subject: Subject) -> None:
     assert [event for _, event in await owner.events()][-len(EVENTS) :] == list(EVENTS)
 
 
-async def it_changes_no_row(subject: Subject) -> None:
+async def an_announcement_changes_no_row(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.do(Admit(run("r"), b"h"))
     before = await subject.ledger.snapshot(owner.id, SESSION)
@@ -67,7 +67,7 @@ async def it_changes_no_row(subject: Subject) -> None:
 
 
 async def the_first_stored_answer_closes_a_request(subject: Subject) -> None:
-    """Later ones are refused, also after a crash and after a withdrawal; so is one to a request that never was."""
+    """Later answers are refused, also after a crash and after a withdrawal, and so are answers to unknown requests."""
     owner = await WorkspaceOwner.with_session(subject.ledger)
     asked, granted = EVENTS[0], EVENTS[2]
     assert isinstance(granted, PermissionNotificationEvent)
@@ -104,9 +104,9 @@ def _denial_event() -> PermissionNotificationEvent:
 CHECKS = tuple(
     Check(check)
     for check in (
-        what_is_announced_is_numbered_and_comes_back_whole,
-        what_is_announced_outlives_a_crash,
-        it_changes_no_row,
+        an_announced_event_is_numbered_and_read_back_unchanged,
+        an_announced_event_survives_a_crash,
+        an_announcement_changes_no_row,
         the_first_stored_answer_closes_a_request,
         an_open_request_can_be_answered_after_a_crash,
     )

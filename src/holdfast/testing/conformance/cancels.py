@@ -30,8 +30,8 @@ def _cancel_events(receipt: Receipt) -> list[str]:
     return [event.change.object.run_id for event in events if isinstance(event, RunEvent)]
 
 
-async def _busy(subject: Subject) -> WorkspaceOwner:
-    """An active run, one folded into it, two that wait, one that has ended, one elsewhere."""
+async def _busy_session(subject: Subject) -> WorkspaceOwner:
+    """Return a session with an active run, one folded into it, two waiting, one ended, and one of another session."""
     owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
     await owner.admit("active", "folded", "ended", "w1", "w2")
     await owner.admit("elsewhere", session="t")
@@ -42,7 +42,7 @@ async def _busy(subject: Subject) -> WorkspaceOwner:
 
 
 async def a_cancel_covers_every_run_of_the_session_that_has_not_ended(subject: Subject) -> None:
-    owner = await _busy(subject)
+    owner = await _busy_session(subject)
     receipt = await owner.do(CancelSession(SESSION, "ada"))
     assert _cancelled_runs(receipt) == _cancel_events(receipt) == ["active", "folded", "w1", "w2"]
     assert all(item.cancel_requested and item.cancelled_by == "ada" for item in receipt.runs)
@@ -52,14 +52,14 @@ async def a_cancel_covers_every_run_of_the_session_that_has_not_ended(subject: S
 
 
 async def cancelled_runs_are_listed_in_the_order_of_the_queue(subject: Subject) -> None:
-    owner = await _busy(subject)
+    owner = await _busy_session(subject)
     await owner.do(Reorder((RunId("w2"), RunId("w1")), RunId("w2")))
     receipt = await owner.do(CancelSession(SESSION))
     assert _cancelled_runs(receipt) == _cancel_events(receipt) == ["active", "folded", "w2", "w1"]
 
 
-async def a_mark_is_set_and_said_once(subject: Subject) -> None:
-    owner = await _busy(subject)
+async def a_cancel_mark_is_set_and_published_once(subject: Subject) -> None:
+    owner = await _busy_session(subject)
     await owner.do(CancelRun(RunId("w1"), "ada"))
     receipt = await owner.do(CancelSession(SESSION, "bob"))
     assert _cancelled_runs(receipt) == ["active", "folded", "w1", "w2"]
@@ -78,16 +78,16 @@ async def a_cancel_of_an_idle_session_writes_nothing(subject: Subject) -> None:
     assert await owner.all() == before
 
 
-async def one_run_is_cancelled_alone(subject: Subject) -> None:
-    owner = await _busy(subject)
+async def a_cancel_of_one_run_covers_no_other_run(subject: Subject) -> None:
+    owner = await _busy_session(subject)
     receipt = await owner.do(CancelRun(RunId("active"), "ada"))
     assert _cancelled_runs(receipt) == _cancel_events(receipt) == ["active"]
     assert (await owner.get("active")).state == "cancelling"
     assert not (await owner.get("w1")).cancel_requested
 
 
-async def cancelling_an_ended_run_answers_with_it(subject: Subject) -> None:
-    owner = await _busy(subject)
+async def cancelling_an_ended_run_returns_it(subject: Subject) -> None:
+    owner = await _busy_session(subject)
     receipt = await owner.do(CancelRun(RunId("ended"), "ada"))
     assert (receipt.entries, receipt.runs) == ((), (await owner.get("ended"),))
     assert not receipt.runs[0].cancel_requested
@@ -98,8 +98,8 @@ async def cancelling_an_unknown_run_is_refused(subject: Subject) -> None:
     assert await owner.refused(CancelRun(RunId("none"))) == "unknown_run"
 
 
-async def clearing_the_queue_spares_what_runs_and_what_is_kept(subject: Subject) -> None:
-    owner = await _busy(subject)
+async def clearing_the_queue_spares_active_and_kept_runs(subject: Subject) -> None:
+    owner = await _busy_session(subject)
     receipt = await owner.do(ClearQueue(SESSION, keep=(RunId("w1"),), by="ada"))
     assert _cancelled_runs(receipt) == _cancel_events(receipt) == ["w2"]
     again = await owner.do(ClearQueue(SESSION, by="bob"))
@@ -116,7 +116,7 @@ async def a_run_marked_before_its_start_is_cancelling_when_it_starts(subject: Su
     assert (await owner.get("r1")).state == "cancelling"
 
 
-async def a_cancel_covers_what_was_admitted_before_it_in_the_same_write_only(subject: Subject) -> None:
+async def a_cancel_covers_earlier_admissions_of_the_same_write_only(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.admit("old")
     receipt = await owner.do(CancelSession(SESSION, "ada"), Admit(run("new"), b"h"))
@@ -125,7 +125,7 @@ async def a_cancel_covers_what_was_admitted_before_it_in_the_same_write_only(sub
     assert receipt.runs[1].number == numbers[1] == numbers[0] + 1
 
 
-async def a_receipt_tells_runs_as_they_are_at_the_end_of_the_write(subject: Subject) -> None:
+async def a_receipt_contains_runs_in_their_state_after_the_write(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     receipt = await owner.do(Admit(run("r1"), b"h"), CancelSession(SESSION, "ada"), StartRun(RunId("r1"), 7))
     assert receipt.runs == (await owner.get("r1"),)
@@ -136,14 +136,14 @@ CHECKS = tuple(
     for check in (
         a_cancel_covers_every_run_of_the_session_that_has_not_ended,
         cancelled_runs_are_listed_in_the_order_of_the_queue,
-        a_mark_is_set_and_said_once,
+        a_cancel_mark_is_set_and_published_once,
         a_cancel_of_an_idle_session_writes_nothing,
-        one_run_is_cancelled_alone,
-        cancelling_an_ended_run_answers_with_it,
+        a_cancel_of_one_run_covers_no_other_run,
+        cancelling_an_ended_run_returns_it,
         cancelling_an_unknown_run_is_refused,
-        clearing_the_queue_spares_what_runs_and_what_is_kept,
+        clearing_the_queue_spares_active_and_kept_runs,
         a_run_marked_before_its_start_is_cancelling_when_it_starts,
-        a_cancel_covers_what_was_admitted_before_it_in_the_same_write_only,
-        a_receipt_tells_runs_as_they_are_at_the_end_of_the_write,
+        a_cancel_covers_earlier_admissions_of_the_same_write_only,
+        a_receipt_contains_runs_in_their_state_after_the_write,
     )
 )

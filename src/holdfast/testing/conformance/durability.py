@@ -13,7 +13,7 @@ __all__ = ["CHECKS"]
 PATCH = PatchSession(SessionPatch(SessionId("s"), 1))
 
 
-async def what_was_answered_survives_a_crash(subject: Subject) -> None:
+async def an_acknowledged_write_survives_a_crash(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.admit("r1", "r2")
     await owner.put(message("m", "text"))
@@ -25,7 +25,7 @@ async def what_was_answered_survives_a_crash(subject: Subject) -> None:
 
 
 async def a_synced_write_survives_a_power_cut(subject: Subject) -> None:
-    """So does what was written before it."""
+    """Unsynced writes before it survive too."""
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.do(PATCH, sync=False)
     await owner.admit("r1")
@@ -83,7 +83,7 @@ async def a_commit_that_failed_wrote_nothing_and_can_be_repeated(subject: Subjec
     assert len(await owner.events()) == 2
 
 
-async def a_commit_with_an_unknown_outcome_is_looked_up(subject: Subject) -> None:
+async def the_outcome_of_an_unknown_commit_is_read_back(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     subject.lose_next_answer()
     try:
@@ -99,7 +99,7 @@ async def a_commit_with_an_unknown_outcome_is_looked_up(subject: Subject) -> Non
     assert len(await owner.events()) == 2
 
 
-async def a_write_goes_through_though_nobody_waits_for_it(subject: Subject) -> None:
+async def a_write_is_committed_after_its_caller_was_cancelled(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     commit = asyncio.gather(owner.batch(Write((PATCH,))))
     await asyncio.sleep(0)
@@ -113,13 +113,13 @@ async def a_write_goes_through_though_nobody_waits_for_it(subject: Subject) -> N
 CHECKS = tuple(
     Check(check)
     for check in (
-        what_was_answered_survives_a_crash,
+        an_acknowledged_write_survives_a_crash,
         a_synced_write_survives_a_power_cut,
         a_batch_is_synced_if_one_of_its_writes_is,
         a_number_seen_before_a_power_cut_is_not_used_again,
         a_clean_end_survives_a_power_cut,
         a_commit_that_failed_wrote_nothing_and_can_be_repeated,
-        a_commit_with_an_unknown_outcome_is_looked_up,
-        a_write_goes_through_though_nobody_waits_for_it,
+        the_outcome_of_an_unknown_commit_is_read_back,
+        a_write_is_committed_after_its_caller_was_cancelled,
     )
 )

@@ -25,7 +25,7 @@ async def numbers_have_no_gap(subject: Subject) -> None:
     assert numbers == list(range(start + 1, start + 5))
 
 
-async def every_answered_event_is_in_the_log_with_its_bytes(subject: Subject) -> None:
+async def every_acknowledged_event_is_in_the_log_with_its_bytes(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     receipt = await owner.do(Admit(run("r1"), b"h"), PATCH)
     for entry in receipt.entries:
@@ -63,7 +63,7 @@ async def each_workspace_has_its_own_numbers(subject: Subject) -> None:
     assert list(await subject.ledger.events_after(there.id, 0, 10)) == []
 
 
-async def concurrent_batches_are_numbered_in_the_order_they_were_handed_over(subject: Subject) -> None:
+async def concurrent_batches_are_numbered_in_order_of_submission(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     other = await WorkspaceOwner.open(subject.ledger, "/elsewhere")
     commits = [owner.batch(Write((PATCH,)), Write((PATCH,), sync=False)) for _ in range(10)]
@@ -82,7 +82,7 @@ async def the_newest_events_are_kept(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     for _ in range(3):
         await owner.do(*([PATCH] * PRUNE_INTERVAL))
-    # The log may be pruned behind an answer's back, but no later than before the next one.
+    # The log may be pruned after an answer was returned, but not later than before the next answer.
     await owner.do(PATCH)
     newest = 3 * PRUNE_INTERVAL + 2
     oldest = (await subject.ledger.bounds(owner.id))[0]
@@ -91,7 +91,7 @@ async def the_newest_events_are_kept(subject: Subject) -> None:
     assert [number for number, _ in await owner.events()] == list(range(oldest, newest + 1))
 
 
-async def a_number_that_was_never_given_leads_nowhere(subject: Subject) -> None:
+async def a_cursor_above_the_newest_number_returns_no_events(subject: Subject) -> None:
     here = await WorkspaceOwner.with_session(subject.ledger)
     there = await WorkspaceOwner.open(subject.ledger, "/elsewhere")
     await there.do(CreateSession(session("s")), Admit(run("there"), b""))
@@ -103,7 +103,7 @@ async def a_number_that_was_never_given_leads_nowhere(subject: Subject) -> None:
         assert found.run_id == "here"
 
 
-async def old_events_go_when_the_workspace_is_opened(subject: Subject) -> None:
+async def old_events_are_pruned_when_the_workspace_is_opened(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.do(PATCH)
     subject.clock.ms += 20 * DAY_MS
@@ -149,13 +149,13 @@ CHECKS = (
         Check(check)
         for check in (
             numbers_have_no_gap,
-            every_answered_event_is_in_the_log_with_its_bytes,
+            every_acknowledged_event_is_in_the_log_with_its_bytes,
             events_after_a_cursor_come_in_order_up_to_the_limit,
             every_event_has_the_time_at_which_it_was_stored,
             each_workspace_has_its_own_numbers,
-            concurrent_batches_are_numbered_in_the_order_they_were_handed_over,
-            a_number_that_was_never_given_leads_nowhere,
-            old_events_go_when_the_workspace_is_opened,
+            concurrent_batches_are_numbered_in_order_of_submission,
+            a_cursor_above_the_newest_number_returns_no_events,
+            old_events_are_pruned_when_the_workspace_is_opened,
             an_emptied_log_starts_after_the_newest_number,
             events_since_an_unended_run_are_kept,
         )

@@ -55,7 +55,7 @@ async def a_message_is_created_then_updated(subject: Subject) -> None:
     assert await subject.ledger.messages(owner.id, SESSION) == [message("m", "two")]
 
 
-async def a_message_comes_back_whole(subject: Subject) -> None:
+async def a_message_is_read_back_unchanged(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     whole = msgspec.structs.replace(message("m", run="r"), parts=PARTS, is_summary_message=True)
     await owner.put(whole)
@@ -63,7 +63,7 @@ async def a_message_comes_back_whole(subject: Subject) -> None:
 
 
 async def messages_keep_the_order_in_which_they_were_created(subject: Subject) -> None:
-    """Their times and ids are of no use for that: all times are equal here, and the ids run backwards."""
+    """Times and ids cannot determine the order: here all times are equal, and the ids descend."""
     owner = await WorkspaceOwner.with_session(subject.ledger)
     names = [f"m{9 - index}" for index in range(9)]
     for name in names[:5]:
@@ -91,7 +91,7 @@ async def a_message_needs_a_session(subject: Subject) -> None:
     assert await owner.refused(PutMessage(message("m", session="nowhere"))) == "unknown_session"
 
 
-async def growth_is_read_with_the_message_and_not_said(subject: Subject) -> None:
+async def growth_is_read_with_the_message_and_makes_no_event(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.put(message("m1", "a"), message("m2", "x"))
     grown = await owner.do(GrowMessage((_delta("m1", 1, "b"), _delta("m2", 1, "y"), _delta("m1", 2, "c"))))
@@ -110,7 +110,7 @@ async def whole_parts_grow_a_message_too(subject: Subject) -> None:
     assert await _texts(owner) == ["a", "newer"]
 
 
-async def putting_a_message_absorbs_its_growth(subject: Subject) -> None:
+async def putting_a_message_replaces_its_growth(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.put(message("m", "a"))
     await owner.do(GrowMessage((_delta("m", 1, "b"),)))
@@ -120,14 +120,14 @@ async def putting_a_message_absorbs_its_growth(subject: Subject) -> None:
     assert await _texts(owner) == ["zy"]
 
 
-async def growth_of_unknown_messages_is_passed_over(subject: Subject) -> None:
+async def growth_of_unknown_messages_is_skipped(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.put(message("m", "a"))
     await owner.do(GrowMessage((_delta("none", 0, "x"), _delta("m", 1, "b"))))
     assert await _texts(owner) == ["ab"]
 
 
-async def a_deleted_message_is_gone(subject: Subject) -> None:
+async def a_deleted_message_is_not_read_back(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.put(message("m1", "a"), message("m2", "b"))
     await owner.do(GrowMessage((_delta("m1", 1, "x"),)))
@@ -155,15 +155,15 @@ CHECKS = tuple(
     Check(check)
     for check in (
         a_message_is_created_then_updated,
-        a_message_comes_back_whole,
+        a_message_is_read_back_unchanged,
         messages_keep_the_order_in_which_they_were_created,
         a_new_message_counts_in_its_session,
         a_message_needs_a_session,
-        growth_is_read_with_the_message_and_not_said,
+        growth_is_read_with_the_message_and_makes_no_event,
         whole_parts_grow_a_message_too,
-        putting_a_message_absorbs_its_growth,
-        growth_of_unknown_messages_is_passed_over,
-        a_deleted_message_is_gone,
+        putting_a_message_replaces_its_growth,
+        growth_of_unknown_messages_is_skipped,
+        a_deleted_message_is_not_read_back,
         the_messages_of_a_run_are_found,
     )
 )

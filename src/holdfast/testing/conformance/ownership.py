@@ -35,7 +35,7 @@ async def the_numbering_skips_the_gap_of_the_store_after_an_unclean_end(subject:
     assert workspace_owner.record.newest == 0
 
 
-async def the_numbering_goes_on_after_a_clean_end(subject: Subject) -> None:
+async def the_numbering_continues_after_a_clean_end(subject: Subject) -> None:
     workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
     await subject.ledger.close_workspace(workspace_owner.id, workspace_owner.epoch)
     await subject.crash()
@@ -54,7 +54,7 @@ async def only_the_owner_closes(subject: Subject) -> None:
     assert third.record.newest == second.record.newest + 1 + subject.unclean_gap
 
 
-async def a_closed_workspace_is_no_longer_written_to(subject: Subject) -> None:
+async def a_closed_workspace_refuses_writes(subject: Subject) -> None:
     workspace_owner = await WorkspaceOwner.with_session(subject.ledger)
     await subject.ledger.close_workspace(workspace_owner.id, workspace_owner.epoch)
     await _is_fenced(workspace_owner)
@@ -68,7 +68,7 @@ async def a_former_owner_cannot_write(subject: Subject) -> None:
     await _is_fenced(former)
 
 
-async def nobody_owns_an_unknown_workspace(subject: Subject) -> None:
+async def an_unknown_workspace_has_no_owner(subject: Subject) -> None:
     workspace_owner = await WorkspaceOwner.open(subject.ledger)
     workspace_owner.id = WorkspaceId("unknown")
     await _is_fenced(workspace_owner)
@@ -81,7 +81,7 @@ async def _is_fenced(workspace_owner: WorkspaceOwner) -> None:
     except OwnerChanged:
         assert await workspace_owner.all() == before
     else:
-        raise AssertionError("a write of a former owner went through")
+        raise AssertionError("a write of a former owner was committed")
 
 
 async def the_same_ticket_is_answered_again_and_written_once(subject: Subject) -> None:
@@ -112,10 +112,10 @@ async def an_older_ticket_writes_nothing(subject: Subject) -> None:
     except StorageUnknown:
         assert await workspace_owner.all() == before
     else:
-        raise AssertionError("an older ticket was taken")
+        raise AssertionError("an older ticket was accepted")
 
 
-async def tickets_start_anew_with_each_epoch(subject: Subject) -> None:
+async def tickets_restart_with_each_epoch(subject: Subject) -> None:
     await WorkspaceOwner.with_session(subject.ledger)
     workspace_owner = await WorkspaceOwner.open(subject.ledger)
     ticket, answers = await subject.ledger.last_batch(workspace_owner.id, workspace_owner.epoch)
@@ -126,14 +126,14 @@ async def tickets_start_anew_with_each_epoch(subject: Subject) -> None:
     assert (ticket, list(answers)) == (1, [receipt])
 
 
-async def a_former_owner_learns_that_it_is_one(subject: Subject) -> None:
+async def a_former_owner_cannot_read_its_last_batch(subject: Subject) -> None:
     former = await WorkspaceOwner.with_session(subject.ledger)
     await WorkspaceOwner.open(subject.ledger)
     try:
         await subject.ledger.last_batch(former.id, former.epoch)
     except OwnerChanged:
         return
-    raise AssertionError("a former owner was told of batches")
+    raise AssertionError("a former owner could read its last batch")
 
 
 async def unfinished_workspaces_are_those_with_runs_without_an_end(subject: Subject) -> None:
@@ -152,15 +152,15 @@ CHECKS = tuple(
     for check in (
         a_path_keeps_its_id_and_gets_a_new_epoch,
         the_numbering_skips_the_gap_of_the_store_after_an_unclean_end,
-        the_numbering_goes_on_after_a_clean_end,
+        the_numbering_continues_after_a_clean_end,
         only_the_owner_closes,
-        a_closed_workspace_is_no_longer_written_to,
+        a_closed_workspace_refuses_writes,
         a_former_owner_cannot_write,
-        nobody_owns_an_unknown_workspace,
+        an_unknown_workspace_has_no_owner,
         the_same_ticket_is_answered_again_and_written_once,
         an_older_ticket_writes_nothing,
-        tickets_start_anew_with_each_epoch,
-        a_former_owner_learns_that_it_is_one,
+        tickets_restart_with_each_epoch,
+        a_former_owner_cannot_read_its_last_batch,
         unfinished_workspaces_are_those_with_runs_without_an_end,
     )
 )

@@ -90,24 +90,24 @@ async def the_same_ids_may_be_used_in_two_workspaces(subject: Subject) -> None:
     assert await subject.ledger.messages(there.id, SessionId("s")) == [message("m", "there")]
 
 
-async def accepts_of_one_batch_know_of_each_other(subject: Subject) -> None:
+async def accepts_of_one_batch_take_each_other_into_account(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
     await owner.admit("before")
     file = Attachment(b"\x00", "/a", "a", "text/plain")
-    polite = msgspec.structs.replace(run("polite"), delivery="reject")
+    rejecting = msgspec.structs.replace(run("rejecting"), delivery="reject")
     admits = (
         Admit(run("r1"), b"1"),
         Admit(run("r2", prompt="x" * 9_000), b"2", (file,)),
         Admit(run("r1", session="t"), b"3"),
         Admit(run("before"), b"4"),
         Admit(run("r3", session="nowhere"), b"5"),
-        Admit(polite, b"6"),
+        Admit(rejecting, b"6"),
         Admit(run("r4", session="t"), b"7"),
         Admit(run("r5", session="t"), b"8"),
     )
     answers = await owner.batch(*(Write((admit,)) for admit in admits))
-    told = [item.reason if isinstance(item, Refusal) else item.runs[0].position for item in answers]
-    assert told == [1, 2, "run_exists", "run_exists", "unknown_session", "busy", 0, 1]
+    results = [item.reason if isinstance(item, Refusal) else item.runs[0].position for item in answers]
+    assert results == [1, 2, "run_exists", "run_exists", "unknown_session", "busy", 0, 1]
     accepted = [item.runs[0] for item in answers if isinstance(item, Receipt)]
     assert [item.number for item in accepted] == [4, 5, 6, 7]
     assert [await owner.get(item.run_id) for item in accepted] == accepted
@@ -118,7 +118,7 @@ async def accepts_of_one_batch_know_of_each_other(subject: Subject) -> None:
     assert (ticket, list(again)) == (owner.ticket, list(answers))
 
 
-async def what_comes_between_accepts_is_seen_by_the_later_ones(subject: Subject) -> None:
+async def operations_between_accepts_affect_later_accepts(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     writes = (
         (Admit(run("r1"), b""),),
@@ -152,7 +152,7 @@ async def a_refused_write_is_not_remembered(subject: Subject) -> None:
     assert await subject.ledger.messages(owner.id, SessionId("s")) == [new]
 
 
-async def nothing_is_left_of_a_session_for_the_writes_after_it(subject: Subject) -> None:
+async def writes_after_a_deletion_do_not_find_the_session(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
     await owner.admit("r1")
     await owner.admit("other", session="t")
@@ -167,8 +167,8 @@ async def nothing_is_left_of_a_session_for_the_writes_after_it(subject: Subject)
         Write((Admit(run("r2"), b""),)),
         Write((PutMessage(new),)),
     )
-    told = [item.reason if isinstance(item, Refusal) else "done" for item in answers]
-    assert told == ["done", "done", "unknown_run", "unknown_session", "done", "run_exists", "done", "done"]
+    results = [item.reason if isinstance(item, Refusal) else "done" for item in answers]
+    assert results == ["done", "done", "unknown_run", "unknown_session", "done", "run_exists", "done", "done"]
     assert [item.run_id for item in await subject.ledger.runs(owner.id, None, 10, 0)] == ["r2", "other"]
     assert (await owner.get("r2")).outcome is None
 
@@ -178,7 +178,7 @@ async def a_run_needs_a_session(subject: Subject) -> None:
     assert await owner.refused(Admit(run("r1", session="nowhere"), b"h")) == "unknown_session"
 
 
-async def what_was_admitted_comes_back_whole(subject: Subject) -> None:
+async def an_admitted_run_is_read_back_unchanged(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     files = (Attachment(b"\x00\xff", "/a/b.bin", "b.bin", "application/octet-stream"), Attachment(b"", "", "", ""))
     long = run("r1", prompt="é" * 50_000)
@@ -205,7 +205,7 @@ async def only_created_carries_the_prompt(subject: Subject) -> None:
     assert (await owner.get("r1")).prompt == "Say hello."
 
 
-async def a_removed_run_is_gone_and_said_to_be(subject: Subject) -> None:
+async def a_removed_run_is_deleted_with_an_event(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.admit("r1")
     (entry,) = (await owner.do(RemoveRun(RunId("r1")))).entries
@@ -225,7 +225,7 @@ async def an_ended_run_is_not_removed(subject: Subject) -> None:
     assert (await owner.get("r1")).state == "ended"
 
 
-async def reorder_lets_runs_trade_places(subject: Subject) -> None:
+async def reorder_exchanges_positions(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
     await owner.admit("r1", "r2")
     await owner.admit("x", session="t")
@@ -260,7 +260,7 @@ async def redeliver_changes_the_delivery(subject: Subject) -> None:
     assert (await owner.get("r2")).delivery == "steer"
 
 
-async def a_refused_write_leaves_no_trace_of_what_came_before_its_refusal(subject: Subject) -> None:
+async def a_refused_write_undoes_its_earlier_operations(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.admit("r1")
     started = StartRun(RunId("r1"), 7)
@@ -279,18 +279,18 @@ CHECKS = tuple(
         a_run_that_interrupts_marks_the_others_of_its_session,
         a_run_id_is_used_once,
         the_same_ids_may_be_used_in_two_workspaces,
-        accepts_of_one_batch_know_of_each_other,
-        what_comes_between_accepts_is_seen_by_the_later_ones,
+        accepts_of_one_batch_take_each_other_into_account,
+        operations_between_accepts_affect_later_accepts,
         a_refused_write_is_not_remembered,
-        nothing_is_left_of_a_session_for_the_writes_after_it,
+        writes_after_a_deletion_do_not_find_the_session,
         a_run_needs_a_session,
-        what_was_admitted_comes_back_whole,
+        an_admitted_run_is_read_back_unchanged,
         only_created_carries_the_prompt,
-        a_removed_run_is_gone_and_said_to_be,
+        a_removed_run_is_deleted_with_an_event,
         an_ended_run_is_not_removed,
-        reorder_lets_runs_trade_places,
+        reorder_exchanges_positions,
         only_waiting_runs_are_moved_or_redelivered,
         redeliver_changes_the_delivery,
-        a_refused_write_leaves_no_trace_of_what_came_before_its_refusal,
+        a_refused_write_undoes_its_earlier_operations,
     )
 )

@@ -54,8 +54,8 @@ async def a_snapshot_without_a_session_has_no_messages(subject: Subject) -> None
     assert (snapshot.cursor, snapshot.epoch) == ((await subject.ledger.bounds(owner.id))[1], owner.epoch)
 
 
-async def a_snapshot_is_true_at_one_point_of_the_log(subject: Subject) -> None:
-    """Each write says two events and adds one message: a snapshot between them would give itself away."""
+async def a_snapshot_is_consistent_with_one_number_of_the_log(subject: Subject) -> None:
+    """Each write makes two events and adds one message, so an inconsistent snapshot is detected."""
     owner = await WorkspaceOwner.with_session(subject.ledger)
     base = (await subject.ledger.bounds(owner.id))[1]
 
@@ -72,7 +72,7 @@ async def a_snapshot_is_true_at_one_point_of_the_log(subject: Subject) -> None:
         assert snapshot.sessions[0].message_count == len(snapshot.messages)
 
 
-async def a_read_sees_every_write_answered_before_it(subject: Subject) -> None:
+async def a_read_includes_every_write_acknowledged_before_it(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     for index in range(20):
         await owner.do(PutMessage(message(f"m{index}")), sync=False)
@@ -99,8 +99,8 @@ CHECKS = tuple(
         runs_are_listed_newest_first_in_pages,
         a_snapshot_has_open_runs_and_the_last_fifty_that_ended,
         a_snapshot_without_a_session_has_no_messages,
-        a_snapshot_is_true_at_one_point_of_the_log,
-        a_read_sees_every_write_answered_before_it,
+        a_snapshot_is_consistent_with_one_number_of_the_log,
+        a_read_includes_every_write_acknowledged_before_it,
         an_unknown_workspace_reads_as_an_empty_one,
     )
 )

@@ -8,7 +8,7 @@ from holdfast.testing.conformance.subject import Check, Subject, WorkspaceOwner
 __all__ = ["CHECKS"]
 
 
-async def start_step_and_fold_are_stored_and_said(subject: Subject) -> None:
+async def start_step_and_fold_are_stored_and_published(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.admit("r1", "r2")
     work: tuple[Operation, ...] = (
@@ -16,17 +16,17 @@ async def start_step_and_fold_are_stored_and_said(subject: Subject) -> None:
         StepRun(RunId("r1"), 3),
         FoldRun(RunId("r2"), RunId("r1"), 8),
     )
-    said = [entry.event for entry in (await owner.do(*work)).entries]
-    states = [event.change.object for event in said if isinstance(event, RunEvent)]
+    events = [entry.event for entry in (await owner.do(*work)).entries]
+    states = [event.change.object for event in events if isinstance(event, RunEvent)]
     assert [(item.run_id, item.state, item.step) for item in states] == [
         ("r1", "active", 0),
         ("r1", "active", 3),
         ("r2", "folded", 0),
     ]
-    assert all(isinstance(event, RunEvent) and event.change.type == "updated" for event in said)
-    host, guest = await owner.get("r1"), await owner.get("r2")
+    assert all(isinstance(event, RunEvent) and event.change.type == "updated" for event in events)
+    host, folded = await owner.get("r1"), await owner.get("r2")
     assert (host.state, host.started_at, host.step) == ("active", 7, 3)
-    assert (guest.state, guest.started_at, guest.folded_into) == ("folded", 8, "r1")
+    assert (folded.state, folded.started_at, folded.folded_into) == ("folded", 8, "r1")
 
 
 async def a_run_starts_once(subject: Subject) -> None:
@@ -41,7 +41,7 @@ async def a_run_starts_once(subject: Subject) -> None:
     assert await owner.refused(StartRun(RunId("r1"), 8)) == "already_started"
 
 
-async def unknown_and_ended_runs_go_nowhere(subject: Subject) -> None:
+async def unknown_and_ended_runs_cannot_be_changed(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.admit("r1", "host")
     await owner.do(EndRun(RunId("r1"), "cancelled", 9))
@@ -52,7 +52,7 @@ async def unknown_and_ended_runs_go_nowhere(subject: Subject) -> None:
         assert await owner.refused(EndRun(RunId(name), "completed", 9)) == reason
 
 
-async def an_end_is_stored_and_said_by_run_complete_alone(subject: Subject) -> None:
+async def an_end_is_stored_and_published_only_as_run_complete(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.admit("r1")
     await owner.do(StartRun(RunId("r1"), 7))
@@ -81,7 +81,7 @@ async def a_second_end_is_refused(subject: Subject) -> None:
     assert (await owner.get("r1")).outcome == "completed"
 
 
-async def cancelled_is_said_of_cancelled_runs_only(subject: Subject) -> None:
+async def only_cancelled_runs_end_with_the_cancelled_flag(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
     await owner.admit("a", "b", "c", "d")
     ends = (
@@ -90,31 +90,31 @@ async def cancelled_is_said_of_cancelled_runs_only(subject: Subject) -> None:
         EndRun(RunId("c"), "cancelled", 9),
         EndRun(RunId("d"), "interrupted", 9),
     )
-    said = [entry.event for entry in (await owner.do(*ends)).entries]
-    marks = [event.change.object.cancelled for event in said if isinstance(event, RunCompleteEvent)]
+    events = [entry.event for entry in (await owner.do(*ends)).entries]
+    marks = [event.change.object.cancelled for event in events if isinstance(event, RunCompleteEvent)]
     assert marks == [False, False, True, False]
 
 
 async def a_folded_run_ends_with_its_host(subject: Subject) -> None:
     owner = await WorkspaceOwner.with_session(subject.ledger)
-    await owner.admit("host", "guest", "late")
-    await owner.do(StartRun(RunId("host"), 7), FoldRun(RunId("guest"), RunId("host"), 8))
-    guest = EndRun(RunId("guest"), "completed", 9)
+    await owner.admit("host", "folded", "late")
+    await owner.do(StartRun(RunId("host"), 7), FoldRun(RunId("folded"), RunId("host"), 8))
+    folded = EndRun(RunId("folded"), "completed", 9)
     late = EndRun(RunId("late"), "completed", 9, folded_into=RunId("host"))
-    said = [entry.event for entry in (await owner.do(guest, late)).entries]
-    assert [event.change.object.folded_into for event in said if isinstance(event, RunCompleteEvent)] == ["host"] * 2
+    events = [entry.event for entry in (await owner.do(folded, late)).entries]
+    assert [event.change.object.folded_into for event in events if isinstance(event, RunCompleteEvent)] == ["host"] * 2
     assert (await owner.get("late")).folded_into == "host"
 
 
 CHECKS = tuple(
     Check(check)
     for check in (
-        start_step_and_fold_are_stored_and_said,
+        start_step_and_fold_are_stored_and_published,
         a_run_starts_once,
-        unknown_and_ended_runs_go_nowhere,
-        an_end_is_stored_and_said_by_run_complete_alone,
+        unknown_and_ended_runs_cannot_be_changed,
+        an_end_is_stored_and_published_only_as_run_complete,
         a_second_end_is_refused,
-        cancelled_is_said_of_cancelled_runs_only,
+        only_cancelled_runs_end_with_the_cancelled_flag,
         a_folded_run_ends_with_its_host,
     )
 )

@@ -63,7 +63,7 @@ async def unknown_sessions_are_not_patched_deleted_or_given_files(subject: Subje
     assert await subject.ledger.read_mark(workspace_owner.id, nowhere, "/a") is None
 
 
-async def deleting_a_session_removes_all_that_belongs_to_it(subject: Subject) -> None:
+async def deleting_a_session_removes_all_its_rows(subject: Subject) -> None:
     workspace_owner = await WorkspaceOwner.with_session(subject.ledger, "s", "kept")
     for name in ("s", "kept"):
         await workspace_owner.admit(f"r-{name}", session=name)
@@ -92,7 +92,7 @@ async def deleting_a_session_removes_all_that_belongs_to_it(subject: Subject) ->
 
 
 async def deleting_a_session_empties_its_events(subject: Subject) -> None:
-    """Also those of children, and those that the same batch has stored. Numbers, ends and run ids stay."""
+    """Events of children and of the same batch are included. Numbers, ends and run ids stay."""
     workspace_owner = await WorkspaceOwner.with_session(subject.ledger, "s", "kept")
     await workspace_owner.do(CreateSession(session("child", parent="s")))
     for name in ("s", "kept", "child"):
@@ -164,8 +164,8 @@ async def sessions_are_listed_latest_change_first_without_children(subject: Subj
 async def file_versions_count_per_session_and_path(subject: Subject) -> None:
     workspace_owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
     files = (_file("/b", "1"), _file("/a", "1"), _file("/b", "2"), _file("/b", "1", session="t"))
-    said = [(await workspace_owner.do(AddFile(file))).entries[0].event for file in files]
-    versions = [event.change.object.version for event in said if isinstance(event, FileEvent)]
+    events = [(await workspace_owner.do(AddFile(file))).entries[0].event for file in files]
+    versions = [event.change.object.version for event in events if isinstance(event, FileEvent)]
     assert versions == [0, 0, 1, 0]
     found = await subject.ledger.files(workspace_owner.id, SESSION)
     assert list(found) == [
@@ -189,8 +189,8 @@ async def a_missing_file_is_not_an_empty_one(subject: Subject) -> None:
     assert [(file.origin, file.restores) for file in found] == [("outside", -1), ("tool", -1), ("tool", 0)]
 
 
-async def equal_contents_are_no_obstacle(subject: Subject) -> None:
-    """Two sessions hold the same text: one of them goes, the other keeps it."""
+async def equal_contents_of_two_sessions_are_deleted_separately(subject: Subject) -> None:
+    """Two sessions have files with the same text; deleting one session does not affect the other."""
     workspace_owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
     for owner, path in (("s", "/a"), ("s", "/b"), ("t", "/a")):
         await workspace_owner.do(AddFile(_file(path, "same", session=owner)))
@@ -200,7 +200,7 @@ async def equal_contents_are_no_obstacle(subject: Subject) -> None:
     assert await subject.ledger.files(workspace_owner.id, SessionId("t")) in ((), [])
 
 
-async def read_marks_are_kept_and_not_said(subject: Subject) -> None:
+async def read_marks_are_stored_without_events(subject: Subject) -> None:
     workspace_owner = await WorkspaceOwner.with_session(subject.ledger, "s", "t")
     marks = [ReadMark(SESSION, "/a", 1, "d1"), ReadMark(SESSION, "/b", 2), ReadMark(SESSION, "/a", 3, "d2")]
     assert await workspace_owner.do(*(MarkRead(mark) for mark in marks)) == Receipt()
@@ -215,14 +215,14 @@ CHECKS = tuple(
         a_session_is_created_once,
         patches_add_up,
         unknown_sessions_are_not_patched_deleted_or_given_files,
-        deleting_a_session_removes_all_that_belongs_to_it,
+        deleting_a_session_removes_all_its_rows,
         deleting_a_session_empties_its_events,
         children_are_deleted_before_their_parent,
         a_busy_session_is_not_deleted,
         sessions_are_listed_latest_change_first_without_children,
         file_versions_count_per_session_and_path,
         a_missing_file_is_not_an_empty_one,
-        equal_contents_are_no_obstacle,
-        read_marks_are_kept_and_not_said,
+        equal_contents_of_two_sessions_are_deleted_separately,
+        read_marks_are_stored_without_events,
     )
 )

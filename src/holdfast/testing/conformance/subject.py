@@ -45,10 +45,12 @@ class Subject(Protocol):
     """A store under test. An implementation of a store provides one of these in order to be checked."""
 
     @property
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> Ledger:
+        """The store under test."""
 
     @property
-    def clock(self) -> ManualClock: ...
+    def clock(self) -> ManualClock:
+        """The clock of the store."""
 
     @property
     def unclean_gap(self) -> int:

@@ -1,1 +1,1 @@
-"""Screens above the conversation: dialogs, lists, help. Parts of the main screen belong in `tui`."""
+"""Screens above the conversation: dialogs, lists, help. Parts of the main screen belong to `tui.widgets`."""

@@ -183,9 +183,9 @@ class RequestPanel(Vertical, can_focus=True):
 
 
 _MAX_NOTE_LINES = 5
-_BESIDE = 8
+_BORDER_WIDTH = 8
 """Columns that notes cannot use: margins, frame, padding."""
-_WISHES = {
+_ACTIONS = {
     "execute": "run a command",
     "write": "change a file",
     "read": "read a file outside of the workspace",
@@ -233,9 +233,9 @@ class ApprovalPanel(RequestPanel):
     def compose(self) -> ComposeResult:
         """Compose the panel."""
         request = self._request
-        wants = _WISHES.get(str(request.get("action")), str(request.get("action", "act")))
+        wanted_action = _ACTIONS.get(str(request.get("action")), str(request.get("action", "act")))
         more = f"   (and {self._more} more)" if self._more else ""
-        title = f"{request.get('tool_name', 'A tool')} wants to {wants}{more}"
+        title = f"{request.get('tool_name', 'A tool')} wants to {wanted_action}{more}"
         yield Label(title, classes="panel-title", markup=False)
         with VerticalScroll(id="what", can_focus=False):
             yield Static(self._request_text(), id="what-text")
@@ -273,7 +273,7 @@ class ApprovalPanel(RequestPanel):
             return
         size = self.app.size
         notes = self.query_one(".panel-note", Static)
-        high = min(_MAX_NOTE_LINES, notes.get_content_height(size, size, max(10, size.width - _BESIDE)))
+        high = min(_MAX_NOTE_LINES, notes.get_content_height(size, size, max(10, size.width - _BORDER_WIDTH)))
         self.query_one("#notes").styles.max_height = high
         # Frame, title, answers and keys.
         self._scroll.styles.max_height = max(2, self.room() - high - 5)

@@ -238,7 +238,9 @@ class AtomicWrite:
             now = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             if self._old is not None:
-                raise ToolError(f"{self._location.name} was removed meanwhile. Look again before you write.") from None
+                raise ToolError(
+                    f"{self._location.name} was removed meanwhile. Read it again before you write."
+                ) from None
             return
         self._refuse_unless_examined(now)
 
@@ -273,7 +275,7 @@ class AtomicWrite:
     def _in_use(self) -> Iterator[None]:
         with self._lock:
             if self._is_discarded:
-                raise ToolError("The write was given up.")
+                raise ToolError("The write was aborted.")
             self._is_busy = True
         try:
             yield

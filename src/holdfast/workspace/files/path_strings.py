@@ -20,7 +20,7 @@ def join_path(root: str, given: str, home: str = "") -> str:
     if not given.strip():
         raise ToolError("The path is empty: name a file or a directory.")
     if "\0" in given or len(given) > _MAX_PATH:
-        raise ToolError("The path is not one: it is too long or has a null character in it.")
+        raise ToolError("The path is not valid: it is too long or contains a null character.")
     if home and (given == "~" or given.startswith("~/")):
         given = home + given[1:]
     return (

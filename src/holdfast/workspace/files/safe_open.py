@@ -50,7 +50,7 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _VIRTUAL_FILE_SYSTEMS = ("/proc", "/sys", "/dev")
-_ORDINARY_BELOW = ("/dev/shm",)
+_ORDINARY_DIRECTORIES = ("/dev/shm",)
 _CHUNK = 1 << 20
 
 
@@ -202,7 +202,7 @@ def digest_of(data: bytes) -> str:
 
 def too_large_error(name: str, size: int, limit: int) -> ToolError:
     """Return the error for a file that is too large."""
-    return ToolError(f"{name} has {size:,} bytes; at most {limit:,} are taken. Use a smaller section, or bash.")
+    return ToolError(f"{name} has {size:,} bytes; the limit is {limit:,}. Use a smaller section, or bash.")
 
 
 def replaced_error(folder: str) -> ToolError:
@@ -215,7 +215,7 @@ def require_workspace(root: str) -> None:
     if not os.path.isdir(root):
         raise ToolError(
             f"The directory of this workspace, {root}, is gone: it was moved or removed. Nothing can be done in it"
-            " until it is back. Say so to the user, who can put it back, or start Holdfast where it is now."
+            " until it is back. Tell the user, who can restore it, or start Holdfast in its new location."
         )
 
 
@@ -349,9 +349,9 @@ def _check_not_moved(handle: int, folder: str) -> None:
 
 def _refuse_virtual(location: FileLocation) -> None:
     if any(is_within(top, location.path) for top in _VIRTUAL_FILE_SYSTEMS) and not any(
-        is_within(top, location.path) for top in _ORDINARY_BELOW
+        is_within(top, location.path) for top in _ORDINARY_DIRECTORIES
     ):
-        raise ToolError(f"{location.name} belongs to the system, not to a disk: use bash to look at it.")
+        raise ToolError(f"{location.name} is a virtual file of the system: use bash to read it.")
 
 
 def _refuse_unless_plain(location: FileLocation, status: os.stat_result) -> None:
@@ -359,8 +359,8 @@ def _refuse_unless_plain(location: FileLocation, status: os.stat_result) -> None
     if stat.S_ISREG(mode):
         return
     if stat.S_ISDIR(mode):
-        raise ToolError(f"{location.name} is a directory, not a file. Use ls to see what is in it.")
-    kinds = ((stat.S_ISLNK, "a link that was just made"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+        raise ToolError(f"{location.name} is a directory, not a file. Use ls to list it.")
+    kinds = ((stat.S_ISLNK, "a link that was just created"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
     kind = next((word for test, word in kinds if test(mode)), "a device")
     raise ToolError(f"{location.name} is {kind}, not a plain file.")
 

@@ -42,7 +42,7 @@ def replace_text(text: str, old: str, new: str, *, replace_all: bool) -> EditRes
     else:
         result = _replace_exactly(text, old, new, replace_all=replace_all)
     if result.text == text:
-        raise ToolError("The text would stay as it is: nothing was changed.")
+        raise ToolError("The text would not change.")
     return result
 
 
@@ -78,7 +78,7 @@ def _replace_tolerantly(text: str, old: str, new: str, *, replace_all: bool) -> 
         out += _adapt_indentation(new_lines, wanted, found) if "".join(new_lines) or not ends_line else []
         at = start + len(wanted)
     out += lines[at:]
-    numbers = "The line numbers of view were left out. " if has_numbers else ""
+    numbers = "The line numbers of view were ignored. " if has_numbers else ""
     note = f"{numbers}old_string did not match exactly; the lines that differ only in white space were replaced."
     return EditResult("\n".join(out), len(starts), note)
 
@@ -128,8 +128,8 @@ def _adapt_indentation(new: Sequence[str], wanted: Sequence[str], found: Sequenc
     end = "\r" if all(line.endswith("\r") for line in found) else ""
     if len(pairs) < len(same):
         raise ToolError(
-            "old_string fits only if white space is left out, and lines that it indents alike stand at different"
-            f" depths in the file. Send it as the file has it:\n{_quote(found)}"
+            "old_string matches only if white space is ignored, and lines that it indents equally are indented"
+            f" differently in the file. Send the exact text of the file:\n{_quote(found)}"
         )
     out = []
     for line in new:
@@ -187,8 +187,8 @@ def _ambiguous_message(lines: Sequence[int], count: int) -> str:
     lines = sorted(set(lines))
     shown = ", ".join(map(str, lines[:_MAX_SHOWN])) + (", …" if len(lines) > _MAX_SHOWN else "")
     return (
-        f"old_string is there {count} times (lines {shown}). Add lines before or after it until it fits one place"
-        " only, or set replace_all."
+        f"old_string occurs {count} times (lines {shown}). Add lines before or after it until it matches only"
+        " once, or set replace_all."
     )
 
 
@@ -196,11 +196,11 @@ def _missing_message(lines: Sequence[str], wanted: Sequence[str]) -> str:
     base = "old_string is not in the file; nothing was changed."
     shown = [line for line in wanted if line.strip()]
     if not shown:
-        return f"{base} It holds only white space: give the lines around it too."
+        return f"{base} It contains only white space: add the lines around it."
     hint = _nearest_match(lines, wanted[:_MAX_LINES])
     if not hint and "\\n" in wanted[0]:
         hint = r" It has \n written out as two characters: send real line breaks."
-    return base + (hint or " Nothing like it was found. Use view to see what the file holds now.")
+    return base + (hint or " Nothing similar was found. Use view to see the current content.")
 
 
 def _nearest_match(lines: Sequence[str], wanted: Sequence[str]) -> str:
@@ -222,7 +222,7 @@ def _nearest_match(lines: Sequence[str], wanted: Sequence[str]) -> str:
     for number, line in enumerate(wanted):
         there = lines[start + number] if 0 <= start + number < len(lines) else None
         if there is None:
-            return f" Its line {number + 1} would stand outside of the file, which has {len(lines)} lines."
+            return f" Its line {number + 1} would be outside of the file, which has {len(lines)} lines."
         if _collapse_spaces(there) != _collapse_spaces(line):
             return _difference_message(start + number + 1, there, line)
     return ""
@@ -239,7 +239,7 @@ def _similar_line(lines: Sequence[str], wanted: Sequence[str]) -> str:
 
 def _difference_message(number: int, there: str, line: str) -> str:
     return (
-        f" The nearest place differs in line {number}:\n"
+        f" The closest match differs in line {number}:\n"
         f"  the file has: {_shorten(there)}\n  you sent:     {_shorten(line)}\n"
         "Correct old_string, or use view to see the lines again."
     )

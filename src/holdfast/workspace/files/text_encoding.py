@@ -23,7 +23,7 @@ class TextFormat(msgspec.Struct, frozen=True):
         try:
             return self.mark + text.encode(self.encoding)
         except UnicodeEncodeError:
-            raise ToolError("The text has a half character (a lone surrogate), which no file can hold.") from None
+            raise ToolError("The text contains an unpaired surrogate, which cannot be encoded.") from None
 
 
 _MARKS = (

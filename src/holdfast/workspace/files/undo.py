@@ -56,7 +56,7 @@ def last_run(versions: Sequence[FileVersion]) -> RunId:
     """Return the run of the last change. Raises `NotFound` if there is none."""
     best = last_change(versions)
     if best is None:
-        raise NotFound("There is nothing to take back: this session has changed no file, or all was taken back.")
+        raise NotFound("There is nothing to undo: this session has changed no file, or all changes are undone.")
     return best.run_id
 
 
@@ -65,7 +65,7 @@ def plan(versions: Sequence[FileVersion], *, path: str = "", run_id: RunId = _NO
     if not run_id:
         history = _history_of(versions, path)
         if not history:
-            raise NotFound("This session has not changed that file: look at its history for those it has.")
+            raise NotFound("This session has not changed that file: see its history.")
         return [_before_last_change(history)]
     paths = [path] if path else _paths(versions)
     histories = (_history_of(versions, item) for item in paths)
@@ -205,7 +205,7 @@ def _read_state(root: str, path: str) -> _FileState:
     location = locate(root, path)
     try:
         if location.path != path:
-            raise ToolError(f"{path} is a link now, or below one: take the link away first.")
+            raise ToolError(f"{path} is a link now, or below one: remove the link first.")
         if status_of(location) is None:
             return _FileState(location)
         try:
@@ -231,7 +231,7 @@ def _check(item: FileRestore, now: _FileState, *, force: bool) -> UndoneFile:
         difference = unified_diff(expected.content, now.text, item.path).text
         if not now.is_text:
             # No version could restore it.
-            reason += " and is no text: move it away first"
+            reason += " and is not a text file: move it away first"
             return UndoneFile(item.path, "refused", target.version, difference, reason)
     if reason and not force:
         return UndoneFile(item.path, "refused", target.version, difference, reason)

@@ -17,7 +17,7 @@ from holdfast.workspace.git.git_command import PreparedGit, PrivateGit
 from holdfast.workspace.process.guard_client import CannotStart
 from holdfast.workspace.process.piped_process import Spawn, run_child, split_records
 
-__all__ = ["GitScan", "Scan"]
+__all__ = ["GitScan", "StatusScan"]
 
 _SECONDS = 20.0
 _MAX_AGE = 60.0
@@ -29,7 +29,7 @@ _STATUS = ("status", "--porcelain", "-z", "--ignore-submodules=all", "--no-renam
 _LOG = ("log", "-z", f"-{_COMMITS}", "--format=%h %s", "--no-show-signature", "--no-mailmap", "--no-notes")
 
 
-class Scan(msgspec.Struct):
+class StatusScan(msgspec.Struct):
     """One scan. `changes` is None until it is done, and if it failed."""
 
     started: float
@@ -49,13 +49,13 @@ class GitScan:
         self._environment = environment
         self._seconds = seconds
         self._tasks = TaskOwner()
-        self._latest: Scan | None = None
+        self._latest: StatusScan | None = None
 
-    def current(self) -> Scan:
+    def current(self) -> StatusScan:
         """Return the scan that is running or finished a short time ago; start one if there is none. Never waits."""
         scan = self._latest
         if scan is None or (scan.is_done and time.monotonic() - scan.started > _MAX_AGE):
-            scan = self._latest = Scan(time.monotonic())
+            scan = self._latest = StatusScan(time.monotonic())
             self._tasks.start(self._run(scan), name=f"git scan of {self._directory}")
         return scan
 
@@ -68,7 +68,7 @@ class GitScan:
         self._tasks.cancel_all()
         await self._tasks.drain()
 
-    async def _run(self, scan: Scan) -> None:
+    async def _run(self, scan: StatusScan) -> None:
         try:
             async with self._git.slots, asyncio.timeout(self._seconds):
                 scan.changes = await self._changes()

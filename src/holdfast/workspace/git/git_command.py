@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.workspace.files.safe_open import stream_of
-from holdfast.workspace.git.repository import Head, Repository, find_repository, read_head, read_regular
+from holdfast.workspace.git.repository import GitHead, Repository, find_repository, read_head, read_regular
 from holdfast.workspace.process.piped_process import find_program
 
 __all__ = ["PreparedGit", "PrivateGit", "find_git", "git_program", "list_settings", "run_in_place"]
@@ -134,7 +134,7 @@ class PreparedGit(msgspec.Struct, frozen=True):
 
     program: str
     top: str
-    head: Head | None
+    head: GitHead | None
     environment: Mapping[str, str]
 
     def command(self, *words: str, in_background: bool = False) -> list[str]:
@@ -150,7 +150,7 @@ class _Source(msgspec.Struct, frozen=True):
     """Everything a private git directory is made from. An equal value means that the directory is still valid."""
 
     repository: Repository
-    head: Head | None
+    head: GitHead | None
     index: tuple[int, ...] | None
     exclude: bytes
     shallow: bytes

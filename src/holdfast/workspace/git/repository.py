@@ -17,7 +17,7 @@ from holdfast.workspace.files.safe_open import stream_of
 
 __all__ = [
     "MAX_FILE",
-    "Head",
+    "GitHead",
     "Repository",
     "find_repository",
     "read_bytes",
@@ -47,7 +47,7 @@ class Repository(msgspec.Struct, frozen=True):
     common_dir: str
 
 
-class Head(msgspec.Struct, frozen=True):
+class GitHead(msgspec.Struct, frozen=True):
     """The current branch, empty if HEAD is detached; its commit, empty before the first one."""
 
     branch: str
@@ -112,19 +112,19 @@ def _is_same_file(path: str, place: str) -> bool:
     )
 
 
-def read_head(repository: Repository) -> Head | None:
+def read_head(repository: Repository) -> GitHead | None:
     """Return branch and commit; None if HEAD, or the ref it names, has an unusual form."""
     try:
         text = _text(os.path.join(repository.git_dir, "HEAD")).removesuffix("\n")
         if _HASH.fullmatch(text):
-            return Head("", text)
+            return GitHead("", text)
         found = _BRANCH.fullmatch(text.removeprefix("ref: ")) if text.startswith("ref: ") else None
         if found is None or not _is_ref_name(found[1]):
             return None
         commit = _commit_of(repository.common_dir, f"refs/heads/{found[1]}")
     except (OSError, ValueError):
         return None
-    return None if commit is None else Head(found[1], commit)
+    return None if commit is None else GitHead(found[1], commit)
 
 
 def _is_ref_name(name: str) -> bool:

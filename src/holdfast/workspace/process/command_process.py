@@ -11,7 +11,7 @@ import msgspec
 from holdfast.workspace.process.guard_client import Bounds, Command, Guard, Tree, TreeEnd
 from holdfast.workspace.process.output_capture import MAX_SHOWN, Output, OutputFile, OutputFiles
 
-__all__ = ["CommandSandbox", "Launch", "OnOutput", "Processes", "RunningCommand"]
+__all__ = ["CommandLaunch", "CommandSandbox", "OnOutput", "Processes", "RunningCommand"]
 
 # Receives live output.
 OnOutput = Callable[[str], None]
@@ -21,10 +21,10 @@ _LAST_CHUNKS = 64
 _LIVE_SIZE = 8_192
 _LIVE_INTERVAL = 0.05
 _MAX_LIVE = 1_048_576
-_LIVE_TRUNCATED = "\n[more is not shown while it runs]\n"
+_LIVE_TRUNCATED = "\n[further output is not shown while it runs]\n"
 
 
-class Launch(msgspec.Struct, frozen=True):
+class CommandLaunch(msgspec.Struct, frozen=True):
     """Command line, directory and environment. `linger`, `is_real`: see `Command`. `owner` is the session of the
     command.
     """
@@ -40,7 +40,7 @@ class Launch(msgspec.Struct, frozen=True):
 class CommandSandbox(Protocol):
     """A sandbox: restricts a launch, and checks the workspace after its end."""
 
-    def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+    def confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
         """Return the restricted launch and the bounds for the guard."""
         ...
 
@@ -239,7 +239,7 @@ class Processes:
         self.sandbox = sandbox
         self._output_files = OutputFiles(output_files)
 
-    def start(self, launch: Launch, *, on_output: OnOutput = lambda _: None) -> RunningCommand:
+    def start(self, launch: CommandLaunch, *, on_output: OnOutput = lambda _: None) -> RunningCommand:
         """Start a command, which can be stopped from now on. `on_output` receives its output as it arrives."""
         bounds = Bounds()
         output_files = self._output_files.for_owner(launch.owner)
@@ -272,7 +272,9 @@ class Processes:
         """Remove the output files of a deleted session; `mentioned` are those mentioned in its messages."""
         self._output_files.remove(session, mentioned)
 
-    async def run(self, launch: Launch, *, on_output: OnOutput = lambda _: None) -> tuple[RunningCommand, TreeEnd]:
+    async def run(
+        self, launch: CommandLaunch, *, on_output: OnOutput = lambda _: None
+    ) -> tuple[RunningCommand, TreeEnd]:
         """Run a command to its end. On cancellation the command is stopped first."""
         running = self.start(launch, on_output=on_output)
         try:

@@ -53,18 +53,17 @@ __all__ = [
     "Command",
     "Containment",
     "Guard",
-    "Supervisor",
+    "GuardControl",
     "Tree",
     "TreeEnd",
 ]
 
 LOST = (
-    "[A process that supervises the command was killed while it ran."
-    " All that the command had started was killed with it.]"
+    "[A process that supervises the command was killed while it ran. All processes of the command were killed with it.]"
 )
 UNPROVEN = (
-    "[The command killed the processes that supervise it. What was found of it was killed,"
-    " but something that it started may still run.]"
+    "[The command killed the processes that supervise it. The processes that were found"
+    " were killed, but others may still be running.]"
 )
 
 _WAKE_INTERVAL = 0.05
@@ -91,7 +90,7 @@ class TreeEnd(msgspec.Struct, frozen=True):
         return UNPROVEN if self.is_unproven else LOST if self.is_lost else ""
 
 
-class Supervisor(Protocol):
+class GuardControl(Protocol):
     """Interface of the guard as used by a tree."""
 
     @property
@@ -115,7 +114,7 @@ class Supervisor(Protocol):
 class Tree:
     """A command and everything it has started."""
 
-    def __init__(self, connection: socket.socket, guard: "Supervisor", number: int, tag: int) -> None:
+    def __init__(self, connection: socket.socket, guard: "GuardControl", number: int, tag: int) -> None:
         self.number = number
         self.tag = tag
         self.group = guard.process_id
@@ -149,6 +148,10 @@ class Tree:
     def set_linger(self, linger: float | None) -> None:
         """Change how long processes left behind by the command may continue."""
         self._send_order(linger=linger)
+
+    def set_deadline(self, deadline: float | None) -> None:
+        """Freeze it at a time of the boot-time clock, or resume it if that is in the future. None: never."""
+        self._send_order(deadline=deadline)
 
     def kill_now(self) -> None:
         """Kill it by closing the connection, and ignore all further messages."""
@@ -288,6 +291,7 @@ class Guard:
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._trees: set[Tree] = set()
         self._lost_trees: dict[int, tuple[Tree, TreeEnd]] = {}
+        self._deadline: float | None = None
         self._ready: asyncio.Future[Containment] | None = None
         self._is_waking = False
         self._is_closed = False
@@ -305,7 +309,7 @@ class Guard:
     def ensure_started(self) -> None:
         """Start the guard process unless it runs, so that the first command does not wait for it."""
         if self._is_closed:
-            raise CannotStart("The server is closing: nothing is started any more.")
+            raise CannotStart("The server is shutting down: no more commands are started.")
         if self._process is None:
             self._start()
 
@@ -337,9 +341,23 @@ class Guard:
             "linger": command.linger,
             "number": self._count,
         }
+        if self._deadline is not None:
+            request["deadline"] = self._deadline
         request |= msgspec.to_builtins(command.bounds)
         self._send(request, (theirs.detach(), *descriptors))
         return tree
+
+    def set_deadline(self, deadline: float | None) -> None:
+        """Set the end of the lease of this server, a time of the boot-time clock (`guard_system.boot_time`).
+
+        At the deadline the supervisors freeze their trees, even if this process hangs; a later deadline resumes them.
+        A command that is started after the deadline waits for a later one. None, the default: no lease is needed.
+        """
+        self._deadline = deadline
+        # A command may have paused its supervisor.
+        self.wake()
+        for tree in self._trees:
+            tree.set_deadline(deadline)
 
     async def close(self) -> None:
         """Kill all running trees and end the guard process."""
@@ -385,7 +403,9 @@ class Guard:
         """Kill the processes found of trees that have neither supervisor nor guard."""
         if any(tree.is_lost for tree, _ in lost_trees):
             self.escapes += 1
-            _log.warning("a command has killed the processes that supervise it: what is found of it is killed")
+            _log.warning(
+                "a command has killed the processes that supervise it: its other processes are searched for and killed"
+            )
 
         def done(search: asyncio.Future[tuple[int, tuple[int, ...]]]) -> None:
             left = () if search.cancelled() or search.exception() else search.result()[1]

@@ -341,7 +341,7 @@ class _Guard:
             # A request without its descriptors cannot be executed; the server sees its connection close.
             supervisor = os.fork() if len(descriptors) == 4 else -1
         except OSError as error:
-            _send_error(descriptors[0], f"No process could be made: {error.strerror}.")
+            _send_error(descriptors[0], f"No process could be created: {error.strerror}.")
         if supervisor == 0:
             self._run_supervisor(request, descriptors)
         if supervisor > 0:
@@ -363,7 +363,7 @@ class _Guard:
             Supervisor(request, descriptors, self._guard_pipe, is_init=is_init).run()
             code = 0
         except OSError as error:
-            _send_error(descriptors[0], f"The command could not be shut in: {error.strerror or error}.")
+            _send_error(descriptors[0], f"The command could not be confined: {error.strerror or error}.")
         finally:
             os._exit(code)
 

@@ -8,11 +8,13 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = [
     "CLONE_NEWIPC",
     "CLONE_NEWNET",
+    "boot_time",
     "child_pids",
     "deny_tracing",
     "descendants",
@@ -20,12 +22,15 @@ __all__ = [
     "enable_loopback",
     "enter_namespaces",
     "is_running",
+    "is_stopped",
     "mount_proc",
+    "open_boot_timer",
     "process_ids",
     "reap_child",
     "resume_on_parent_death",
     "return_freed_memory",
     "send_signal",
+    "set_boot_timer",
     "set_subreaper",
     "set_title",
 ]
@@ -35,6 +40,7 @@ _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 CLONE_NEWIPC, CLONE_NEWNET = 0x08000000, 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 0x4000, 0x80000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+_CLOCK_BOOTTIME, _ABSOLUTE_TIME = 7, 1
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -148,6 +154,41 @@ def is_running(process: int) -> bool:
             return file.read(4_096).rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
     except (OSError, IndexError):
         return False
+
+
+def is_stopped(process: int) -> bool:
+    """Return whether a process executes nothing: it is stopped by a signal or a debugger, or has ended."""
+    try:
+        with open(f"/proc/{process}/stat", "rb", buffering=0) as file:
+            return file.read(4_096).rpartition(b")")[2].split()[0] in {b"T", b"t", b"Z", b"X"}
+    except (OSError, IndexError):
+        return True
+
+
+# The boot-time clock, which continues while the machine is suspended: a lease ends there as well.
+
+
+def boot_time() -> float:
+    """Return the seconds of the boot-time clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
+class _TimerSetting(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_long) for name in ("interval", "interval_ns", "value", "value_ns"))
+
+
+def open_boot_timer() -> int:
+    """Return a descriptor that becomes readable at a time of the boot-time clock; -1 if there can be none."""
+    if sys.platform != "linux":
+        return -1
+    return int(_libc.timerfd_create(_CLOCK_BOOTTIME, os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def set_boot_timer(timer: int, at: float) -> None:
+    """Let the timer expire at a time, at once if that has passed."""
+    seconds, rest = divmod(max(at, 1e-9), 1)
+    setting = _TimerSetting(0, 0, int(seconds), max(1, int(rest * 1e9)))
+    _check(_libc.timerfd_settime(timer, _ABSOLUTE_TIME, ctypes.byref(setting), None), "timer")
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:

@@ -91,7 +91,7 @@ class Jobs:
         running = [job.info.id for job in self._jobs.values() if not job.has_ended]
         if self._is_closed or len(running) >= self._limits.max_jobs:
             raise TooManyJobs(
-                f"{len(running)} background jobs are running, more are not allowed: stop one with job_kill first. "
+                f"{len(running)} background jobs are running, which is the limit: stop one with job_kill first. "
                 f"They are: {', '.join(running)}."
             )
 

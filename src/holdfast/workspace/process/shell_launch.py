@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.domain.processes import ShellResult
 from holdfast.workspace.files.safe_open import require_workspace
-from holdfast.workspace.process.command_process import Launch, Processes
+from holdfast.workspace.process.command_process import CommandLaunch, Processes
 from holdfast.workspace.process.guard_client import CannotStart
 
 __all__ = ["Shell", "command_environment", "find_bash", "no_secrets"]
@@ -111,12 +111,12 @@ class Shell:
 
     def launch(
         self, line: str, cwd: str, client: Mapping[str, str], *, linger: float | None = 0.25, columns: int = 0
-    ) -> Launch:
+    ) -> CommandLaunch:
         """Return the launch of a line in a directory, given as a real path. Raises `CannotStart` if bash is missing."""
         env = self.environment(cwd, client)
         if columns > 0:
             env["COLUMNS"] = str(columns)
-        return Launch((find_bash(client), "-c", "--", line), cwd, env, linger, is_real=True)
+        return CommandLaunch((find_bash(client), "-c", "--", line), cwd, env, linger, is_real=True)
 
     def environment(self, cwd: str, client: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a line."""

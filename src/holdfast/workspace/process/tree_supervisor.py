@@ -4,6 +4,11 @@ A supervisor is forked from the guard. It reaps children, executes orders of the
 children left. Orphans are reparented to it, so this proves that the whole tree is gone. In a PID namespace the
 supervisor is the init process, and one signal reaches all processes; otherwise it kills group by group and repeats
 until none is left.
+
+A server of a cluster sends a deadline, the end of its lease, and renews it. After the deadline another server may own
+the workspace, so the supervisor stops the tree with SIGSTOP until the deadline is renewed or the tree is killed. The
+clock is the boot-time clock, so that the lease also ends while the machine is suspended. Without a deadline (SQLite)
+nothing of this happens.
 """
 
 import contextlib
@@ -22,9 +27,12 @@ from holdfast.workspace.sandbox.privileges import restrict, restrict_scopes
 
 __all__ = ["Supervisor", "exit_code_of", "open_child_notifier"]
 
+_NOT_STARTED = "It was stopped before it was started, while this server was cut off from its database."
 _MAX_CHASE_ROUNDS = 100
 _KILL_INTERVAL = 0.02
 _KILL_TIMEOUT = 1.0
+_FROZEN_INTERVAL = 1.0
+"""Seconds between two searches for processes that another program has resumed while the tree is frozen."""
 _LISTS_PROCESSES = os.path.exists("/proc/self/stat")
 
 
@@ -87,13 +95,23 @@ class Supervisor:
         """True if the guard died first."""
         self._out_of_reach: set[int] = set()
         self._term_at = self._kill_at = float("inf")
+        self._deadline = float("inf")
+        self._timer = -1
+        self._is_frozen = self._is_still = False
+        """Still: no process of the frozen tree executes anything."""
+        self._stopped_before: set[int] = set()
+        """Processes that the command itself has stopped."""
+        if request.get("deadline") is not None:
+            self._set_deadline(request["deadline"])
 
     def run(self) -> None:
         """Start the command, then supervise its tree to the end."""
         self._child_ended = open_child_notifier()
         # From here on the command may run; if the supervisor dies, the server must assume that it does.
         self._send(starting=True)
-        problem = self._start()
+        while self._is_expired() and self._kill_at == float("inf"):
+            self._wait_for_events(time.monotonic())
+        problem = self._start() if self._kill_at == float("inf") else _NOT_STARTED
         if problem:
             self._send(error=problem)
         else:
@@ -113,8 +131,10 @@ class Supervisor:
             elif now >= self._term_at:
                 self._term_at = float("inf")
                 self._send_all(signal.SIGTERM)
-                # A stopped process does not handle SIGTERM before it is resumed.
-                self._send_all(signal.SIGCONT)
+                # A stopped process does not handle SIGTERM before it is resumed. A frozen one must not be.
+                if not self._is_frozen:
+                    self._send_all(signal.SIGCONT)
+            self._freeze_or_resume()
             self._wait_for_events(now)
         if not _LISTS_PROCESSES and self._command:
             # Without a subreaper, orphans are not reparented here: only the process group is known.
@@ -132,7 +152,7 @@ class Supervisor:
         try:
             self._command = os.fork()
         except OSError as error:
-            return f"No process could be made: {error.strerror}."
+            return f"No process could be created: {error.strerror}."
         if self._command == 0:
             self._exec_command(writing, supervisor)
         os.close(writing)
@@ -193,7 +213,7 @@ class Supervisor:
         """Send SIGINT now and SIGTERM after a third of the grace period; `run` kills the rest at its end."""
         self._is_stopping = True
         now = time.monotonic()
-        if grace <= 0:
+        if grace <= 0 or not self._command:
             self._kill_at = now
             return
         # A later stop with more time must not extend an earlier one.
@@ -240,18 +260,63 @@ class Supervisor:
             if not self._reap() or not children:
                 break
 
+    # Lease
+
+    def _set_deadline(self, deadline: float | None) -> None:
+        self._deadline = float("inf") if deadline is None else deadline
+        if self._timer < 0:
+            self._timer = system.open_boot_timer()
+        if self._timer >= 0 and deadline is not None:
+            system.set_boot_timer(self._timer, deadline)
+
+    def _is_expired(self) -> bool:
+        return self._deadline != float("inf") and system.boot_time() >= self._deadline
+
+    def _freeze_or_resume(self) -> None:
+        if self._is_killing:
+            return
+        if self._is_expired():
+            self._freeze()
+        elif self._is_frozen:
+            self._is_frozen = self._is_still = False
+            system.send_signal(self._descendants().keys() - self._stopped_before, signal.SIGCONT)
+
+    def _freeze(self) -> None:
+        """Stop all processes. Repeated, because a process may fork, or resume another one, before it is stopped."""
+        if not self._is_frozen:
+            self._is_frozen = True
+            self._stopped_before = {process for process in self._descendants() if system.is_stopped(process)}
+        for _ in range(_MAX_CHASE_ROUNDS):
+            executing = [process for process in self._descendants() if not system.is_stopped(process)]
+            self._is_still = not executing
+            if self._is_still:
+                break
+            system.send_signal(executing, signal.SIGSTOP)
+            if not _LISTS_PROCESSES:
+                break
+            os.sched_yield()
+
     # Messages
 
     def _wait_for_events(self, now: float) -> None:
         poll = select.poll()
         for descriptor in (self._child_ended, self._guard_pipe, self._control.fileno()):
             poll.register(descriptor, select.POLLIN)
+        if self._timer >= 0 and not self._is_expired():
+            poll.register(self._timer, select.POLLIN)
         # While killing, search again at short intervals: a process may have forked between the search and the signal.
         until = now + _KILL_INTERVAL if self._is_killing else min(self._kill_at, self._term_at)
+        if self._is_frozen:
+            until = min(until, now + (_FROZEN_INTERVAL if self._is_still else _KILL_INTERVAL))
+        elif self._timer < 0 and self._command:
+            until = min(until, now + max(0.0, self._deadline - system.boot_time()))
         seconds = None if until == float("inf") else max(0.0, until - now)
         for descriptor, _ in poll.poll(None if seconds is None else seconds * 1_000 + 1):
             if descriptor == self._child_ended:
                 os.read(self._child_ended, 4_096)
+            elif descriptor == self._timer:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._timer, 8)
             elif descriptor == self._guard_pipe:
                 self._is_lost = True
                 self._kill_after_loss(self._guard_pipe)
@@ -271,6 +336,8 @@ class Supervisor:
             order = json.loads(line)
             if "stop" in order:
                 self._stop(order["stop"])
+            if "deadline" in order:
+                self._set_deadline(order["deadline"])
             if "linger" in order:
                 self._linger = order["linger"]
                 if self._linger is None and not self._is_killing and not self._is_stopping:

@@ -23,9 +23,9 @@ from holdfast.workspace.git.repository import MAX_FILE, read_bytes, read_path, r
 from holdfast.workspace.sandbox.linked_git_dirs import PROTECTED_GIT, UNFINISHED
 
 __all__ = [
+    "GitDirScan",
     "GitEntry",
     "GitScanner",
-    "Scan",
     "Signature",
     "added_settings",
     "is_plain_directory",
@@ -58,7 +58,7 @@ class GitEntry(msgspec.Struct, frozen=True):
     saved: Mapping[str, bytes]
 
 
-class Scan(msgspec.Struct, frozen=True):
+class GitDirScan(msgspec.Struct, frozen=True):
     """All entries, the inodes of all directories, those nested too deep, and those that could not be read."""
 
     entries: dict[str, GitEntry]
@@ -85,7 +85,7 @@ class GitScanner:
         self._listings: dict[str, _Listing] = {}
         self._entries: dict[str, GitEntry] = {}
 
-    def scan(self) -> Scan:
+    def scan(self) -> GitDirScan:
         """Scan the directory."""
         work = _Work(self._listings, self._entries)
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ class GitScanner:
                 os.close(descriptor)
         self._listings, self._entries = work.listings, work.entries
         directories = {path: listing.identity[1] for path, listing in work.listings.items()}
-        return Scan(dict(work.entries), directories, tuple(work.too_deep), tuple(work.unread))
+        return GitDirScan(dict(work.entries), directories, tuple(work.too_deep), tuple(work.unread))
 
 
 class _Work:

@@ -39,7 +39,7 @@ Mount = tuple[str, str, str]
 _TMP = "/tmp"
 _LOST = "/var/tmp"
 _PRIVATE = ("/home", "/root", "/run", "/var/run", "/mnt/wslg")
-_STILL_READABLE = ("/etc/resolv.conf", "/etc/hosts", "/run/current-system", "/home/linuxbrew/.linuxbrew")
+_READABLE_EXCEPTIONS = ("/etc/resolv.conf", "/etc/hosts", "/run/current-system", "/home/linuxbrew/.linuxbrew")
 """Readable although they link into, or are in, a directory that is empty in the sandbox."""
 _KERNEL = ("/proc/acpi", "/proc/driver", "/proc/fs", "/proc/mtrr", "/proc/scsi", "/proc/sys", "/proc/sysrq-trigger")
 """A fresh `/proc` can be written where root may."""
@@ -134,7 +134,7 @@ def _add_exceptions(view: "_View", plan: ViewPlan) -> None:
     if plan.gitconfig:
         for home in plan.homes:
             view.add("read", os.path.join(home, ".gitconfig"), plan.gitconfig)
-    for path in _STILL_READABLE:
+    for path in _READABLE_EXCEPTIONS:
         real = os.path.realpath(path)
         if os.path.exists(real) and not view.shows(real):
             view.add("read", real, real)

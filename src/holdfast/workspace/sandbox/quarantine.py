@@ -24,9 +24,9 @@ import msgspec
 
 from holdfast.workspace.files.path_strings import as_one_line
 from holdfast.workspace.sandbox.git_dir_search import (
+    GitDirScan,
     GitEntry,
     GitScanner,
-    Scan,
     Signature,
     added_settings,
     is_plain_directory,
@@ -190,7 +190,7 @@ class SandboxCleanup:
         self._unchecked: set[str] = set()
         self._known = _State()
         self._made_file = Path(f"{kept}-made")
-        self._made = _read_made(self._made_file)
+        self._made = _read_accepted(self._made_file)
         self._mounted: frozenset[str] = frozenset()
         self._refreshed = -_FRESH
         self._pending = ""
@@ -269,7 +269,7 @@ class SandboxCleanup:
                 earlier, self._pending = self._pending, ""
         return "\n".join(filter(None, (earlier, report)))
 
-    def _scan_git_dirs(self) -> Scan:
+    def _scan_git_dirs(self) -> GitDirScan:
         entries: dict[str, GitEntry] = {}
         directories: dict[str, int] = {}
         too_deep: list[str] = []
@@ -280,7 +280,7 @@ class SandboxCleanup:
             directories |= scan.directories
             too_deep += scan.too_deep
             unread += scan.unread
-        return Scan(entries, directories, tuple(too_deep), tuple(unread))
+        return GitDirScan(entries, directories, tuple(too_deep), tuple(unread))
 
     def _settings(self) -> dict[str, str | None]:
         found: dict[str, str | None] = {}
@@ -333,7 +333,7 @@ class SandboxCleanup:
             _log.warning("%s", line)
         return "\n".join(report)
 
-    def _accept_entries(self, scan: Scan) -> None:
+    def _accept_entries(self, scan: GitDirScan) -> None:
         """Treat accepted entries as known. They are new, so they are compared again after every command."""
         known = {entry.identity for entry in self._known.entries.values()}
         there = {entry.identity for entry in scan.entries.values()}
@@ -344,7 +344,7 @@ class SandboxCleanup:
         self._known = _State(self._known.settings, scan.entries, self._known.parents)
         self._remember(scan)
 
-    def _remember(self, scan: Scan) -> None:
+    def _remember(self, scan: GitDirScan) -> None:
         self._directories = scan.directories
         self._unchecked = {*scan.too_deep, *scan.unread}
 
@@ -360,7 +360,7 @@ class SandboxCleanup:
             if before is not None and not os.path.lexists(path):
                 restore(path, self._workspace, b"\0" + os.fsencode(before))
 
-    def _clean_entries(self, scan: Scan) -> Iterator[str]:
+    def _clean_entries(self, scan: GitDirScan) -> Iterator[str]:
         """Check git directories first, the topmost before nested ones: a `.git` file may name an accepted one."""
         identities = {entry.identity: entry for entry in self._known.entries.values()}
         accepted: set[str] = set()
@@ -469,7 +469,7 @@ def _write(path: Path, data: bytes) -> None:
         _log.warning("%s cannot be written: %s", path, error)
 
 
-def _read_made(path: Path) -> set[tuple[int, int]]:
+def _read_accepted(path: Path) -> set[tuple[int, int]]:
     """Return the git directories that sandboxed commands have made and that have passed."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=set[tuple[int, int]])

@@ -20,7 +20,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.processes import PROTECTED, Mechanism, SandboxState
 from holdfast.domain.settings import SandboxSettings
 from holdfast.workspace.files.path_strings import is_within
-from holdfast.workspace.process.command_process import Launch
+from holdfast.workspace.process.command_process import CommandLaunch
 from holdfast.workspace.process.guard_client import Bounds
 from holdfast.workspace.sandbox.git_dir_search import GitEntry
 from holdfast.workspace.sandbox.linked_git_dirs import PROTECTED_GIT, decide_linked_git, find_linked_git, named_paths
@@ -47,7 +47,7 @@ __all__ = [
     "SandboxPolicy",
     "SandboxState",
     "find_bubblewrap",
-    "why_not",
+    "unavailable_reason",
 ]
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")
@@ -105,8 +105,8 @@ class Sandbox:
         self.policy = policy
         self._bubblewrap = bubblewrap
         self.mechanism: Mechanism = "bubblewrap" if bubblewrap is not None else "landlock"
-        if why := why_not(has_namespaces=has_namespaces, bubblewrap=bubblewrap):
-            raise SandboxImpossible(f"{why} Install it, or set sandbox to an empty text to work without one.")
+        if why := unavailable_reason(has_namespaces=has_namespaces, bubblewrap=bubblewrap):
+            raise SandboxImpossible(f"{why} Install it, or set sandbox to an empty string to work without one.")
         self._homes = home_directories(policy.home_directory)
         self._hidden = tuple(os.path.realpath(path) for path in (*policy.hidden, *_runtime_directories()))
         self._check_workspace()
@@ -132,7 +132,7 @@ class Sandbox:
         """Watch the changes of the last confined command; see `SandboxCleanup`."""
         return self._cleanup.begin(self._mounted)
 
-    def confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+    def confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
         """Return the launch with its restrictions. Called for each command, because git directories can change in
         between.
         """
@@ -142,7 +142,7 @@ class Sandbox:
             # Another command replaces files while they are examined.
             raise SandboxImpossible(f"{error.filename} was replaced while the sandbox was built. Try again.") from None
 
-    def _confine(self, launch: Launch) -> tuple[Launch, Bounds]:
+    def _confine(self, launch: CommandLaunch) -> tuple[CommandLaunch, Bounds]:
         self._cleanup.refresh(max_age=1.0)
         named = self._named_by_git()
         self._cleanup.cover_names(named)
@@ -204,7 +204,7 @@ class Sandbox:
             what = f"The sandbox cannot confine commands to {path}: keys or settings are there."
         else:
             return
-        raise SandboxImpossible(f"{what} Open a project directory, or set options.sandbox to an empty text.")
+        raise SandboxImpossible(f"{what} Open a project directory, or set options.sandbox to an empty string.")
 
     def _may_open(self, path: str) -> bool:
         """Return whether a path outside the workspace may be visible or writable at all. `path` is real."""
@@ -348,7 +348,7 @@ def _is_socket(path: str) -> bool:
     return stat.S_ISSOCK(os.stat(path).st_mode)
 
 
-def why_not(*, has_namespaces: bool, bubblewrap: str | None) -> str:
+def unavailable_reason(*, has_namespaces: bool, bubblewrap: str | None) -> str:
     """Return why no sandbox is possible here; empty if one is."""
     if bubblewrap is not None:
         return ""

@@ -1,0 +1,109 @@
+"""The store of a server: SQLite in the data directory, or PostgreSQL if an address is given.
+
+The data directory belongs to one server in both cases: it contains the socket, the logs and the id of its place.
+"""
+
+import asyncio
+import logging
+import secrets
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.atomic_files import replace_file
+from holdfast.distribution_names import install_command
+from holdfast.domain.errors import StoreMisconfigured
+from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.usage import Stats
+from holdfast.engine.ports import Ledger
+from holdfast.storage.data_directory import acquire_directory
+from holdfast.storage.database import DATABASE_NAME
+from holdfast.storage.postgres.store_address import StoreAddress
+from holdfast.storage.sqlite_ledger import SqliteLedger
+
+if TYPE_CHECKING:
+    from holdfast.storage.postgres.copy_sqlite import Copied
+
+__all__ = ["PLACE_FILE", "ServerLedger", "copy_to_postgres", "open_postgres", "read_or_make_place"]
+
+PLACE_FILE = "place"
+"""The file of the id of the place: the disks that are reached from this data directory."""
+_log = logging.getLogger("holdfast.server")
+
+
+class ServerLedger(Ledger, Protocol):
+    """The store of a server, with what only the server needs."""
+
+    async def stats(self, workspace: WorkspaceId | None, zone: int = 0) -> Stats:
+        """Return usage figures of one workspace or of all."""
+
+    async def problem(self) -> str:
+        """Return why nothing can be stored, or an empty string."""
+
+    async def close(self) -> None:
+        """Finish the submitted work, then close."""
+
+
+async def open_postgres(data_dir: Path, address: StoreAddress, wait: float) -> ServerLedger:
+    """Lock the data directory and return the store in PostgreSQL, which is tried for `wait` seconds.
+
+    Raises `StoreMisconfigured`, `StoreUnreachable` and the errors of the data directory.
+    """
+    _require_asyncpg()
+    from holdfast.storage.postgres.open_store import open_pool  # noqa: PLC0415 - needs the extra
+    from holdfast.storage.postgres.postgres_ledger import PostgresLedger  # noqa: PLC0415 - needs the extra
+
+    with ExitStack() as stack:
+        acquire_directory(data_dir, stack)
+        if (data_dir / DATABASE_NAME).exists():
+            _log.info("%s is not used: the store is %s", data_dir / DATABASE_NAME, address.shown)
+        place = await asyncio.to_thread(read_or_make_place, data_dir)
+        pool = await open_pool(address, wait)
+        _log.info("the store is %s", address.shown)
+        return PostgresLedger(pool, place, on_close=stack.pop_all().close)
+
+
+async def copy_to_postgres(data_dir: Path, address: StoreAddress) -> "list[Copied]":
+    """Copy the database of a data directory that no server uses. The workspaces get the place of the directory.
+
+    Raises `DataDirectoryBusy`, `StoreMisconfigured`, `StoreUnreachable` and other `StorageError`s.
+    """
+    _require_asyncpg()
+    from holdfast.storage.postgres.copy_sqlite import copy_workspaces  # noqa: PLC0415 - needs the extra
+    from holdfast.storage.postgres.open_store import (  # noqa: PLC0415 - needs the extra
+        connect_options,
+        connected,
+        prepare_database,
+    )
+
+    source = SqliteLedger(data_dir)
+    try:
+        options = connect_options(address)
+        await prepare_database(address, options, 0)
+        place = await asyncio.to_thread(read_or_make_place, data_dir)
+        async with connected(options | {"command_timeout": None}) as connection:
+            return await copy_workspaces(source, connection, place)
+    finally:
+        await source.close()
+
+
+def _require_asyncpg() -> None:
+    """Raise `StoreMisconfigured` if the package is missing. Only a server with an address needs it, and importing it
+    takes longer than opening SQLite.
+    """
+    if find_spec("asyncpg") is None:
+        raise StoreMisconfigured(f"The store on PostgreSQL needs the package asyncpg: {install_command('postgres')}")
+
+
+def read_or_make_place(data_dir: Path) -> str:
+    """Return the id of the place, which is made once: a server that starts again on this disk has the same one."""
+    path = data_dir / PLACE_FILE
+    try:
+        place = path.read_text("utf-8").strip()
+    except FileNotFoundError:
+        place = ""
+    if not place:
+        place = secrets.token_hex(16)
+        replace_file(str(path), f"{place}\n".encode())
+    return place
