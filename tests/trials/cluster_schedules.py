@@ -31,7 +31,7 @@ from holdfast.tasks import TaskOwner
 from holdfast.testing.gates import SimpleTool
 from holdfast.testing.harness import CountingClock, FixedModels, FixedTools, counting_ids
 from holdfast.testing.memory_ledger import MemoryLedger
-from holdfast.testing.seeded_loop import SeededLoop, run_seeded
+from holdfast.testing.seeded_loop import SeededLoop, elapse, run_seeded
 from trials.cluster_invariants import ClusterLog, check_cluster
 
 __all__ = ["ClusterSchedule", "try_cluster_schedule"]
@@ -120,7 +120,7 @@ class Node:
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(1.0)
+            await elapse(1.0)
             if isinstance(self.workspace, Workspace):
                 self.workspace.catch_up()
 
@@ -137,7 +137,7 @@ class Node:
                 try:
                     self.workspace = await self._open()
                 except StorageError:
-                    await asyncio.sleep(0.1)
+                    await elapse(0.1)
                     continue
             await self._changed.wait()
 
@@ -228,7 +228,7 @@ class ClusterSchedule:
     async def _settle(self) -> None:
         """Wait until every run has an end and every node has its role."""
         for _ in range(600):
-            await asyncio.sleep(0.1)
+            await elapse(0.1)
             roles = [node.workspace for node in self.nodes]
             if None in roles or sum(node.owns for node in self.nodes) != 1 or any(n.wants_to_own for n in self.nodes):
                 for node in self.nodes:
@@ -254,7 +254,7 @@ class ClusterSchedule:
     async def _break(self, loop: SeededLoop) -> None:
         loop.is_suspended = self._is_suspended
         for _ in range(self.dice.randint(0, 4)):
-            await asyncio.sleep(self.dice.random() * self.dice.choice((0.05, 0.5)))
+            await elapse(self.dice.random() * self.dice.choice((0.05, 0.5)))
             node = self.dice.choice(self.nodes)
             fault = self.dice.random()
             if fault < 0.4:
@@ -265,9 +265,9 @@ class ClusterSchedule:
             else:
                 node.is_suspended = True
             if self.dice.random() < 0.6:
-                await asyncio.sleep(self.dice.choice((0.01, 0.3, 2.0)))
+                await elapse(self.dice.choice((0.01, 0.3, 2.0)))
                 self._heal(loop)
-        await asyncio.sleep(2.0)
+        await elapse(2.0)
         self._heal(loop)
 
     def _is_suspended(self, handle: asyncio.Handle) -> bool:
@@ -281,7 +281,7 @@ class ClusterSchedule:
 
     async def _pace(self) -> None:
         if self.dice.random() < 0.3:
-            await asyncio.sleep(self.dice.choice((0.0, 0.002)))
+            await elapse(self.dice.choice((0.0, 0.002)))
 
     # Clients.
 
@@ -301,7 +301,7 @@ class ClusterSchedule:
             try:
                 return await self._request(act)
             except StorageError:
-                await asyncio.sleep(0.05)
+                await elapse(0.05)
 
     async def _client(self, name: str) -> None:
         actions = (
@@ -315,7 +315,7 @@ class ClusterSchedule:
             self._rename,
         )
         for _ in range(self.dice.randint(3, 7)):
-            await asyncio.sleep(self.dice.random() * self.dice.choice((0, 0.02, 0.4)))
+            await elapse(self.dice.random() * self.dice.choice((0, 0.02, 0.4)))
             action = self.dice.choices(actions, (10, 3, 3, 1, 1, 1, 8, 1))[0]
             try:
                 await action(name)
@@ -408,7 +408,7 @@ class ClusterSchedule:
         while not self._is_over or cursor < self.log.newest:
             node = self.dice.choice(self.nodes)
             if node.workspace is None or node.is_suspended:
-                await asyncio.sleep(0.05)
+                await elapse(0.05)
                 continue
             subscription = node.workspace.bus.subscribe(cursor)
             changes_at = len(seen) + self.dice.randint(1, 30)
@@ -424,7 +424,7 @@ class ClusterSchedule:
                         elif frame.body.startswith(b'{"type":"gap"'):
                             self.log.gaps += 1
             except (StorageError, TimeoutError):
-                await asyncio.sleep(0.05)
+                await elapse(0.05)
             finally:
                 subscription.close()
 
@@ -442,7 +442,7 @@ class ClusterSchedule:
         return Step(tuple(acts))
 
     async def _work(self, _: ToolContext, __: dict[str, object]) -> ToolOutcome:
-        await asyncio.sleep(self.dice.choice((0.0, 0.05, 0.3)))
+        await elapse(self.dice.choice((0.0, 0.05, 0.3)))
         return ToolOutcome("done")
 
     async def _ask(self, context: ToolContext, _: dict[str, object]) -> ToolOutcome:

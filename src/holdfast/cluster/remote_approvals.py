@@ -70,8 +70,8 @@ class RemoteApprovals:
         if action == "allow_always" and not request.rules:
             raise BadRequest("No rule can be saved that covers exactly this: allow it once or for the session.")
         is_denied = action == "deny"
-        who = replace_surrogates(by), via
-        notice = permission_notice(request, granted=not is_denied, denied=is_denied, who=who, action=action)
+        client = replace_surrogates(by), via
+        notice = permission_notice(request, granted=not is_denied, denied=is_denied, client=client, action=action)
         stored = msgspec.structs.replace(notice.change.object, reason=replace_surrogates(reason.strip()))
         change = msgspec.structs.replace(notice.change, object=stored)
         return await self._close(PermissionNotificationEvent(change))

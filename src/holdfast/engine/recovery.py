@@ -99,11 +99,7 @@ class UnansweredRequests:
         return [_withdrawal(request) for request in self._open.values()]
 
 
-<<<<<<< HEAD
-def _withdrawn(request: PermissionRequest | QuestionRequest) -> ClosingEvent:
-=======
-def _withdrawal(request: PermissionRequest | QuestionRequest) -> ApprovalEvent:
->>>>>>> main
+def _withdrawal(request: PermissionRequest | QuestionRequest) -> ClosingEvent:
     if isinstance(request, QuestionRequest):
         closed = QuestionNotification(request.id, request.session_id, withdrawn=True)
         return QuestionNotificationEvent(Change("created", closed))

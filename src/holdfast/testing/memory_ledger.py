@@ -136,6 +136,8 @@ class MemoryLedger:
     async def inputs_after(
         self, workspace: WorkspaceId, epoch: int, cursor: int, limit: int
     ) -> Sequence[tuple[int, bytes]]:
+        """Return events after the cursor to the owner of this epoch."""
+
         def look() -> list[tuple[int, bytes]]:
             self._require_owner(workspace, epoch)
             return self._tables[workspace].log.after(cursor, limit)
