@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -94,11 +94,13 @@ class Recording:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path) -> Iterator[Path]:
+    before = os.umask(0o022)
     root = Path(os.path.realpath(tmp_path)) / "project"
     for name in ("project/sub", "home", "skills"):
         (root.parent / name).mkdir(parents=True)
-    return root
+    yield root
+    os.umask(before)
 
 
 def writes(path: Path, content: str | bytes) -> Callable[[], object]:
