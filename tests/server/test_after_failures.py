@@ -52,6 +52,7 @@ async def test_work_during_close_reopens_workspace_unchanged(fails: bool, monkey
         manager, gate, reopened = server.manager, Gate(), []
         client = await server.client()
         workspace = (await client.create_workspace(directory.project(), yolo=True, debug=True, env=("A=1",))).id
+        manager.handles[0].channels = ("c",)
         close, find = manager.services.close_workspace, manager.services.open_workspace
 
         async def held(closing: Workspace) -> None:
@@ -70,11 +71,11 @@ async def test_work_during_close_reopens_workspace_unchanged(fails: bool, monkey
         manager.apply(WorkBegan(workspace))
         monkeypatch.setattr(manager.services, "close_workspace", close)
         monkeypatch.setattr(manager.services, "open_workspace", found)
-        seen: list[tuple[bool, bool, tuple[str, ...]]] = []
+        seen: list[tuple[bool, bool, tuple[str, ...], tuple[str, ...]]] = []
         reported = manager.apply
 
         def noted(event: Any) -> None:  # noqa: ANN401
-            seen.extend((handle.yolo, handle.debug, handle.env) for handle in manager.handles)
+            seen.extend((handle.yolo, handle.debug, handle.env, handle.channels) for handle in manager.handles)
             reported(event)
 
         monkeypatch.setattr(manager, "apply", noted)
@@ -82,7 +83,7 @@ async def test_work_during_close_reopens_workspace_unchanged(fails: bool, monkey
         await until(lambda: reopened and workspace not in manager.presence.workspaces)
         assert reopened == [{"A": "1"}]
         assert not manager.handles
-        assert set(seen) == (set() if fails else {(True, True, ("A=1",))})
+        assert set(seen) == (set() if fails else {(True, True, ("A=1",), ("c",))})
         monkeypatch.undo()
         assert (await client.create_workspace(directory.project())).id == workspace
 

@@ -431,7 +431,7 @@ class WorkspaceManager:
         del self._handles[handle.id]
         del self._closing[handle.path]
         self._closing_bodies[handle.id] = WorkspaceBody(
-            handle.id, handle.path, handle.yolo, handle.debug, env=handle.env
+            handle.id, handle.path, handle.yolo, handle.debug, env=handle.env, channels=handle.channels
         )
         self.apply(presence.Closed(handle.id))
         # `Closed` may have caused `OpenWorkspace`, which needs the body; it is executed synchronously.

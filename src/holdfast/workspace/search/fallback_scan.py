@@ -90,7 +90,7 @@ def _make_search(request: ScanRequest, finder: re.Pattern[str], handle: int) -> 
 
     def search(path: str) -> Iterator[tuple[int, int, str]]:
         text = _text(handle, path)
-        if not text or (quick is not None and quick.search(text) is None):
+        if not text or (quick is not None and quick.search(_with_plain_ends(text)) is None):
             return
         shown = 0
         for number, line in enumerate(text.split("\n"), 1):
@@ -104,6 +104,11 @@ def _make_search(request: ScanRequest, finder: re.Pattern[str], handle: int) -> 
                     return
 
     return search
+
+
+def _with_plain_ends(text: str) -> str:
+    """Return the text with the line ends that the search in single lines sees: `$` matches before a CRLF."""
+    return text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text
 
 
 def _text(handle: int, path: str) -> str:
