@@ -290,6 +290,7 @@ async def test_responses_of_a_conversation() -> None:
         await seen.call("agent_info")
         await seen.call("list_sessions")
         await seen.call("undo_changes", {"session_id": session})
+        await seen.call("undo_changes", {"session_id": session, "dry_run": True})
         await seen.call("cancel_run", run_id="a", query=client)
         await seen.call("cancel_run", run_id="a")
         await seen.call("clear_queue", sid=session, query=client)
@@ -305,6 +306,8 @@ async def test_responses_of_a_conversation() -> None:
         async with calls.client.events(calls.workspace, since=0) as events:
             await read_until(events, run_ended("first"))
         await _record_end(seen, session)
+        for record in seen.records:
+            _without_catalogue(record)
         seen.assert_recorded("conversation")
 
 
@@ -493,6 +496,7 @@ async def test_responses_about_questions() -> None:
             run = await calls.approvals.call_tools(session, ("question", {"questions": asked}))
             await calls.approvals.pending_questions()
             (batch,) = await seen.call("pending_questions")
+            await seen.call("snapshot")
             first, second = (item["id"] for item in batch["questions"])
             answers = [{"request_id": first, "yes": True}, {"request_id": second, "selected_ids": ["b"]}]
             await seen.call("cancel_question", query={"batch_id": "other"})
@@ -505,4 +509,6 @@ async def test_responses_about_questions() -> None:
             await seen.call("answer_question", {"batch_request_id": batch["id"], "responses": answers}, client)
             await calls.approvals.events_until_end(run)
         await seen.note_events()
+        for record in seen.records:
+            _without_catalogue(record)
         seen.assert_recorded("questions")

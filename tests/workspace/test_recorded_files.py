@@ -57,12 +57,14 @@ TEXTS = (
     "a\nb\na\nb\na\nb\na\nb\na\nb\na\nb\na\nb",
     "",
     "\n\n",
+    " a\n a\n a\n a\n a\n",
     "def one():\n    return 1\n\n\ndef two():\n    return 2\n",
 )
 OLDS = (
     "a",
     "b\n",
     "a\nb",
+    "a\na",
     "a\r\nb",
     "  a\n  b",
     "a\n  b",
@@ -292,7 +294,7 @@ def versions_of(root: Path) -> list[FileVersion]:
         counts[name] += 1
         found.append(
             FileVersion(
-                f"v{at}", SessionId("s"), str(root / name), content or "", number, at, at,
+                f"v{at}", SessionId("s"), str(root / name), content or "", number, 100 - at, at,
                 run_id=RunId(run), origin=origin, is_missing=content is None,  # type: ignore[arg-type]
             )
         )  # fmt: skip
