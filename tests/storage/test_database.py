@@ -101,6 +101,14 @@ async def test_only_groups_with_a_synced_write_are_synced(tmp_path: Path) -> Non
         assert disk.syncs == ["holdfast.db-wal"]
 
 
+async def test_the_threads_of_a_store_are_named_and_never_keep_a_process_alive(tmp_path: Path) -> None:
+    before = {*threading.enumerate()}
+    async with open_ledger(tmp_path):
+        threads = {thread.name: thread.daemon for thread in {*threading.enumerate()} - before}
+        kinds = {name.rstrip("0123456789"): is_daemon for name, is_daemon in threads.items() if "holdfast" in name}
+        assert kinds == {"holdfast-writer": True, "holdfast-reader-": True}
+
+
 async def test_the_writer_sets_synchronous_for_each_group(tmp_path: Path) -> None:
     async with open_ledger(tmp_path) as ledger:
 
