@@ -203,12 +203,19 @@ async def test_an_eviction_ends_only_the_connections_of_the_dead_node(postgres: 
     first, second = await joined(postgres)
     lost = asyncio.Event()
     await first.listen(A, lambda *_: None, lost.set)
+    kept = await second.listen(B, lambda *_: None, lambda: None)
+    statement = (
+        "SELECT pid, application_name FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name LIKE 'holdfast %' AND pid <> pg_backend_pid()"
+    )
+    before = {(row["pid"], row["application_name"]) for row in await postgres.pools[2].fetch(statement)}
     assert await second.evict(B, A, 0, by_hint=True)
     await lost.wait()
-    names = await postgres.pools[2].fetch(
-        "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
-    )
-    assert {row["application_name"] for row in names} >= {application_name("second"), application_name("test")}
+    after = {(row["pid"], row["application_name"]) for row in await postgres.pools[2].fetch(statement)}
+    others = {(pid, name) for pid, name in before if name != application_name("first")}
+    assert len(others) == 2
+    assert others <= after
+    await kept.close()
 
 
 async def test_an_owned_workspace_names_a_node_that_exists(postgres: Postgres) -> None:
