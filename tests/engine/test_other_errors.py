@@ -7,16 +7,19 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.domain.errors import BadRequest, OwnerChanged, ProviderError, StorageUnavailable
+from holdfast.domain.errors import BadRequest, OwnerChanged, ProviderError, StorageUnavailable, StorageUnknown
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.model_requests import ModelRequest
+from holdfast.domain.store_operations import Answer, Write
 from holdfast.engine import titles
 from holdfast.engine.run_context import RunContext
+from holdfast.engine.settings import EngineSettings
 from holdfast.engine.subagents import SubagentRunner
 from holdfast.engine.titles import TitleGenerator
 from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
+from holdfast.testing.seeded_loop import in_virtual_time
 
 
 def echo(_: ModelRequest) -> Step:
@@ -63,6 +66,82 @@ async def test_after_any_failed_read_of_inputs_the_recorder_writes(
         await harness.wait_until_idle()
     assert harness.end_of("r1").outcome == "completed"
     assert (bool(losses), reported == [error]) == (is_lost, is_reported)
+
+
+class FailingBatches(MemoryLedger):
+    """The next commit fails, and so does the next read of the last batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[Exception] = []
+        self.reads: list[Exception] = []
+
+    async def commit(
+        self, workspace: WorkspaceId, epoch: int, ticket: int, writes: Sequence[Write]
+    ) -> Sequence[Answer]:
+        if self.commits:
+            raise self.commits.pop()
+        return await super().commit(workspace, epoch, ticket, writes)
+
+    async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
+        if self.reads:
+            raise self.reads.pop()
+        return await super().last_batch(workspace, epoch)
+
+
+BUG = ZeroDivisionError("bug")
+LOST = OwnerChanged()
+
+
+@pytest.mark.parametrize(
+    ("commit", "read", "raised"),
+    [
+        (BUG, None, BUG),
+        (LOST, None, LOST),
+        (StorageUnknown(), BUG, BUG),
+        (StorageUnknown(), LOST, LOST),
+        (StorageUnknown(), StorageUnknown(), StorageUnavailable),
+        (StorageUnknown(), None, StorageUnavailable),
+    ],
+    ids=["bug", "owner", "unknown, then a bug", "unknown, then the owner", "unknown twice", "unknown"],
+)
+def test_a_write_fails_with_the_error_of_the_store(
+    commit: Exception, read: Exception | None, raised: Exception | type[Exception]
+) -> None:
+    """Only an unknown result is looked up, until the store answers; a later write is stored."""
+
+    async def main() -> None:
+        ledger = FailingBatches()
+        harness = await Harness.open(ScriptedModel(echo), ledger=ledger)
+        recorder = harness.workspace.recorder
+        ledger.commits.append(commit)
+        ledger.reads += [read] if read is not None else []
+        async with asyncio.timeout(60):
+            with pytest.raises((BUG.__class__, OwnerChanged, StorageUnavailable)) as caught:
+                await recorder.put()
+            assert caught.value is raised or type(caught.value) is raised
+            assert ledger.reads == []
+            if raised is not LOST:
+                await recorder.put()
+
+    in_virtual_time(main)
+
+
+async def test_a_bug_during_a_summary_is_reported_as_what_it_is() -> None:
+    """The log and the error of the run name the bug, not one of the handler that looks for a conversation too long."""
+    steps = [echo]
+
+    def answer(request: ModelRequest) -> Step:
+        if not steps:
+            raise ZeroDivisionError
+        return steps.pop()(request)
+
+    harness = await Harness.open(ScriptedModel(answer), settings=EngineSettings(titles=False))
+    await harness.prompt("one", "r1")
+    await harness.wait_until_idle()
+    run = await harness.workspace.inputs.summarize(harness.session)
+    await harness.wait_until_idle()
+    assert "ZeroDivisionError" in harness.end_of(run.run_id).error
 
 
 @pytest.mark.parametrize("error", [ProviderError("refused"), ZeroDivisionError()], ids=["provider", "bug"])
