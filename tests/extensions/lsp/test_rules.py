@@ -223,7 +223,7 @@ def check_documents() -> None:
         count = len(sent)
         known.close("/d/b")
         assert (len(sent), sent[-1][0]) == (count, "textDocument/didClose")
-        uri = {"uri": "file:///d/a.py"}
+        uri: dict[str, Any] = {"uri": "file:///d/a.py"}
         saved = [("textDocument/didSave", {"textDocument": uri, **({"text": "3"} if has_text else {})})]
         assert sent == [
             ("textDocument/didOpen", {"textDocument": {**uri, "languageId": "python", "version": 1, "text": "1"}}),
@@ -231,7 +231,7 @@ def check_documents() -> None:
                 "textDocument/didOpen",
                 {"textDocument": {"uri": "file:///d/b", "languageId": "b", "version": 1, "text": "2"}},
             ),
-            ("textDocument/didChange", {"textDocument": {**uri, "version": 2}, "contentChanges": [{"text": "3"}]}),
+            ("textDocument/didChange", {"textDocument": {"version": 2, **uri}, "contentChanges": [{"text": "3"}]}),
             *(saved if saves else []),
             ("textDocument/didClose", {"textDocument": {"uri": "file:///d/b"}}),
         ]
@@ -322,9 +322,9 @@ def check_reports() -> None:
     assert reports.format_counts([]) == ""
     for count, rest in ((10, []), (11, ["(1 more)"]), (12, ["(2 more)"])):
         many = [FileDiagnostic("f", count - line, 1, 1, "m", "s") for line in range(count)]
-        shown = reports.format_diagnostics({"file_x": many, "project_x": []}).splitlines()
+        lines = reports.format_diagnostics({"file_x": many, "project_x": []}).splitlines()
         first = [f"error f:{line + 1}:1 m [s]" for line in range(10)]
-        assert shown == ["<file_x>", *first, *rest, "</file_x>", f"(file: {count} errors)"]
+        assert lines == ["<file_x>", *first, *rest, "</file_x>", f"(file: {count} errors)"]
     unsorted = [
         FileDiagnostic(*values, "m", "s") for values in (("b", 1, 1, 1), ("a", 2, 1, 1), ("a", 1, 2, 1), ("a", 1, 1, 1))
     ]
