@@ -463,4 +463,5 @@ def test_server_imports_no_unneeded_modules() -> None:
     script = load + "import uvloop, holdfast.server.serve"
     loaded = loaded_by(script)
     assert not loaded & {"click", "rich", "uvicorn", "typing_extensions", "pydantic_ai", "httpx2", "openai"}
+    assert not loaded & {"asyncpg", "holdfast.cluster"}, "they are for PostgreSQL"
     assert len(loaded) < 520, f"{len(loaded)} modules"

@@ -84,7 +84,7 @@ def test_a_stopped_server_interrupts_the_run(alone: IsolatedHome) -> None:
     process.stdout.read(1)
     refused = alone.call("server", "stop")
     assert refused.returncode == 4
-    assert "working" in refused.stderr
+    assert "busy" in refused.stderr
     assert alone.stdout_of("server", "stop", "--force") == "Stopped."
     _, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, b"interrupted" in err) == (3, True)
@@ -112,7 +112,7 @@ def test_the_timeout_applies_before_the_prompt_is_accepted(alone: IsolatedHome) 
     done = alone.call("run", "--timeout", "0.3", "words=3")
     server.send_signal(signal.SIGCONT)
     assert (done.returncode, done.stdout) == (124, "")
-    assert "did not answer in time" in done.stderr
+    assert "did not respond in time" in done.stderr
 
 
 def test_an_unwritable_answer_is_not_a_success(alone: IsolatedHome) -> None:

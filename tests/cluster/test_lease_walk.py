@@ -52,6 +52,13 @@ def check(worlds: Worlds, world: World) -> None:
             raise Violation(f"writes to {name} are admitted from {admitted}")
 
 
+def is_complete(world: World) -> bool:
+    """Return whether all nodes have joined and every workspace has an owner."""
+    return all(row.exists and row.lock for row in world.nodes) and all(
+        space.owner is not None for space in world.spaces
+    )
+
+
 def walk(worlds: Worlds, start: World, *, faults: int) -> Walk:
     """Visit every state, and check it. A violation names the steps to it.
 
@@ -70,7 +77,11 @@ def _walk(worlds: Worlds, start: World, faults: int) -> Walk:
     came_from: dict[World, tuple[str, World] | None] = {start: None}
     states, names = [start], set[str]()
     for world in states:
-        if world is not start and len(world.faults) == faults and has_traces and worlds.is_healthy(world):
+        if (
+            has_traces
+            and len(world.faults) == faults
+            and (worlds.is_healthy(world) or (not faults and is_complete(world)))
+        ):
             continue
         try:
             for name, following in worlds.steps(world):

@@ -239,6 +239,50 @@ def test_a_refused_write_drops_the_workspace() -> None:
     in_virtual_time(main)
 
 
+def test_a_heartbeat_that_failed_is_repeated_before_its_next_interval() -> None:
+    async def main() -> None:
+        cluster, servers = await cluster_of(1, 0)
+        (row,) = cluster.nodes.values()
+        before = row.heartbeat
+        while row.heartbeat == before:
+            await elapse(0.01)
+        before = row.heartbeat
+        await elapse(TIMING.heartbeat * 0.9)
+        cluster.stop(cuts=False)
+        await elapse(TIMING.heartbeat * 0.2)
+        cluster.is_up = True
+        await elapse(TIMING.heartbeat * 0.5)
+        assert row.heartbeat > before
+        await stop(servers)
+
+    in_virtual_time(main)
+
+
+def test_a_node_joins_again_only_when_its_tools_are_gone() -> None:
+    async def main() -> None:
+        cluster, servers = await cluster_of(1, 1)
+        server, are_gone = servers[0], asyncio.Event()
+        drop = server.host.drop
+
+        async def drop_slowly(workspace: WorkspaceId, epoch: int) -> None:
+            await are_gone.wait()
+            await drop(workspace, epoch)
+
+        server.host.drop = drop_slowly  # type: ignore[method-assign]
+        assert server.node is not None
+        cluster.free(server.node)
+        await elapse(5.0)
+        assert not cluster.nodes
+        assert server.host.deadline == 0.0, "they are frozen until they are killed"
+        are_gone.set()
+        await elapse(1.0)
+        assert len(cluster.nodes) == 1
+        assert server.host.tools == {V}
+        await stop(servers)
+
+    in_virtual_time(main)
+
+
 def test_a_draining_node_hands_its_workspaces_over() -> None:
     async def main() -> None:
         cluster, servers = await cluster_of(2, 2)

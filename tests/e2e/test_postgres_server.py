@@ -9,7 +9,7 @@ import pytest
 from cli.isolated_home import TIMEOUT, IsolatedHome, isolated_home
 from holdfast.client.sync_client import SyncClient
 from holdfast.protocol.bodies import WorkspaceBody
-from postgres_server import database
+from postgres_server import database, postgres_server
 
 SECRET = "sEcret-42"
 
@@ -62,6 +62,22 @@ def test_a_prompt_survives_kill_9_and_events_resume_by_number(alone: IsolatedHom
     assert _numbers(alone, 5, b'"run_id":"last"') == everything[5:]
     assert not (alone.home / "d" / "holdfast.db").exists()
     assert (alone.home / "d" / "place").exists()
+
+
+def test_a_run_and_its_client_outlive_a_crash_of_postgresql() -> None:
+    with postgres_server() as server, isolated_home() as home:
+        home.environment["HOLDFAST_STORE"] = server.dsn()
+        home.serve()
+        process = home.start("run", "--stream", "--run-id", "r", "words=60 pause=20")
+        assert process.stdout is not None
+        first = process.stdout.read(1)
+        server.crash()
+        rest, errors = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 0, errors
+        assert (first + rest).split() == [f"word{number}".encode() for number in range(1, 61)]
+        assert home.run_of("r").outcome == "completed"
+        numbers = _numbers(home, 0, b'"run_id":"r"')
+        assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_commands_do_not_receive_the_address_of_the_store(alone: IsolatedHome) -> None:

@@ -326,7 +326,7 @@ async def test_settings_errors_are_shown_and_unreadable_deny_rule_needs_approval
         editor.choose = lambda _: "deny"
         await editor.prompt(session, f"please {WRITE}")
         assert len(editor.asked) == 1
-        assert "cannot be read" in json.dumps(editor.asked[0], default=str)
+        assert "is not valid" in json.dumps(editor.asked[0], default=str)
         assert not (home.work / "note.txt").exists()
     finally:
         settings.unlink()

@@ -1,7 +1,7 @@
 """Inputs that other nodes store, applied by the owner: in number order, before its own answers, exactly once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
@@ -306,7 +306,7 @@ async def test_a_closing_owner_leaves_prompts_for_the_next_one() -> None:
 # Approvals.
 
 
-async def asking() -> tuple[Harness, Node]:
+async def asking(ledger: MemoryLedger | None = None) -> tuple[Harness, Node]:
     """A run whose tools wait for a permission and for answers."""
 
     async def act(context: ToolContext, _: dict[str, object]) -> ToolOutcome:
@@ -323,7 +323,7 @@ async def asking() -> tuple[Harness, Node]:
         return Step((Call("bash"), Call("ask")) if is_first else (Say("done"),))
 
     tools = [SimpleTool("bash", act, is_parallel=True), SimpleTool("ask", ask, is_parallel=True)]
-    harness = await Harness.open(ScriptedModel(script), tools=tools, ledger=MemoryLedger(), is_shared=True)
+    harness = await Harness.open(ScriptedModel(script), tools=tools, ledger=ledger or MemoryLedger(), is_shared=True)
     harness.workspace.approvals.judge = lambda _: Verdict("ask", "No rule.", ("bash(make)",))
     await harness.prompt("go")
     await until(lambda: harness.workspace.approvals.permissions and harness.workspace.approvals.questions)
@@ -508,6 +508,30 @@ async def test_inputs_during_the_recovery(*, is_read_first: bool) -> None:
     assert published == list(range(published[0], published[0] + len(published)))
 
 
+async def test_a_request_that_is_answered_during_the_recovery_is_not_withdrawn() -> None:
+    """R4: a request is closed once."""
+
+    class Answered(MemoryLedger):
+        after_read: Callable[[], Awaitable[object]] | None = None
+
+        async def events_after(self, workspace: WorkspaceId, cursor: int, limit: int) -> Sequence[tuple[int, bytes]]:
+            page = await super().events_after(workspace, cursor, limit)
+            if not page and self.after_read is not None:
+                act, self.after_read = self.after_read, None
+                await act()
+            return page
+
+    ledger = Answered(jump=0)
+    dead, node = await asking(ledger)
+    operation = decision(dead, "deny", "no")
+    ledger.after_read = lambda: node.accept(operation)
+    harness = await Harness.open(ScriptedModel(echo), ledger=ledger, is_shared=True, ids="next")
+    HARNESSES.append(harness)
+    events = [event for _, event in harness.published.events if isinstance(event, PermissionNotificationEvent)]
+    assert [event.change.object.reason for event in events] == ["no"]
+    assert [type(event) for event in harness.workspace.recovered.withdrawn] == [QuestionNotificationEvent]
+
+
 async def test_the_events_of_a_successor_are_no_inputs() -> None:
     """A former owner that reads the log finds that it is one, and starts nothing."""
     harness, node, model = await busy()
@@ -538,6 +562,14 @@ async def test_a_failing_read_is_repeated() -> None:
                 self.failures -= 1
                 raise StorageUnavailable
             return await super().events_after(workspace, cursor, limit)
+
+        async def inputs_after(
+            self, workspace: WorkspaceId, epoch: int, cursor: int, limit: int
+        ) -> Sequence[tuple[int, bytes]]:
+            if self.failures:
+                self.failures -= 1
+                raise StorageUnavailable
+            return await super().inputs_after(workspace, epoch, cursor, limit)
 
     ledger = Failing()
     harness, node = await opened(gated_model(), ledger)

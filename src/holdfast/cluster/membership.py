@@ -53,15 +53,13 @@ from holdfast.cluster.lease_events import (
     ToolsDue,
     Wanted,
 )
+from holdfast.cluster.notifications import WANTED_CHANNEL
 from holdfast.cluster.ports import ClusterStore, ListenConnection, NodeGone, WorkspaceHost
 from holdfast.domain.errors import StorageError
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.tasks import TaskOwner
 
-__all__ = ["WANTED_CHANNEL", "Membership"]
-
-WANTED_CHANNEL = "holdfast_wanted"
-"""Channel of notifications whose payload is the place of a workspace that needs an owner."""
+__all__ = ["Membership"]
 
 _REPEATS = 3
 """A failed request is repeated after this part of the heartbeat interval."""

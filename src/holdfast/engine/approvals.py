@@ -44,6 +44,7 @@ from holdfast.engine.ports import Ledger, NewId
 from holdfast.engine.recorder import Recorder
 
 __all__ = [
+    "NEXT_BATCH_DELAY",
     "Approvals",
     "Judge",
     "Subject",
@@ -158,7 +159,7 @@ Judge: TypeAlias = Callable[[Permit], Verdict]
 _Answers: TypeAlias = tuple[QuestionAnswer, ...]
 _Notice: TypeAlias = PermissionNotificationEvent | QuestionNotificationEvent
 
-_NEXT_BATCH_DELAY = 0.5
+NEXT_BATCH_DELAY = 0.5
 """Seconds after a batch is closed until the next one counts as shown by clients that show one at a time."""
 _MAX_GRANTS = 10_000
 _EXPIRED = "Not done: the request was not answered in time."
@@ -254,7 +255,7 @@ class Approvals:
     @property
     def pause(self) -> float:
         """Seconds until clients that show one batch at a time may show the next one."""
-        return max(0.0, self._closed_at + _NEXT_BATCH_DELAY - asyncio.get_running_loop().time())
+        return max(0.0, self._closed_at + NEXT_BATCH_DELAY - asyncio.get_running_loop().time())
 
     def client_attached(self) -> None:
         """Stop all expiry timers: a client is attached that can answer."""

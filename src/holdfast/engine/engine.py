@@ -1,4 +1,4 @@
-"""Driver of the lifecycle state machine: executes the effects that `lifecycle.py` returns and decides nothing itself.
+"""Driver of the lifecycle state machine: executes the effects that `run_lifecycle` returns and decides nothing itself.
 
 One engine serves one workspace. `dispatch` is synchronous: it calls `transition`, replaces the lane, cancels tasks for
 `Interrupt` and `Park` at once, and puts all other effects into the outbox of the session. An outbox is executed in

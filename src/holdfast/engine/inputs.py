@@ -51,9 +51,10 @@ from holdfast.domain.store_operations import (
 )
 from holdfast.engine import run_lifecycle
 from holdfast.engine.engine import Engine
+from holdfast.engine.ports import Clock, NewId
 from holdfast.engine.run_lifecycle import LaneEvent, Refuse, transition
 
-__all__ = ["Inputs", "body_hash"]
+__all__ = ["Inputs", "body_hash", "new_run", "validate_prompt"]
 
 
 # Msgpack stores the length of every value before it, so two different requests never have the same encoding.
@@ -85,12 +86,10 @@ class Inputs:
         """Accept a prompt: it is stored and in its lane when this returns. A repeated request gets the same
         response.
         """
-        _validate(prompt)
-        if is_subagent_session(prompt.session_id) and not prompt.parent_run_id:
-            raise SubagentSession
+        validate_prompt(prompt)
         if prompt.session_id in self._engine.deleting:
             raise UnknownSession("The session is being deleted.")
-        run = self._new_run(prompt)
+        run = new_run(prompt, self._engine.clock, self._engine.new_id)
         refusal = self._would_refuse(run)
         if refusal is not None:
             return await self._repeat_response(prompt, refusal)
@@ -181,25 +180,6 @@ class Inputs:
         session = await self._session_of(run_id)
         event = run_lifecycle.Redeliver(run_id, delivery)
         await self._rearrange(Redeliver(run_id, delivery), lambda: self._engine.dispatch(session, event) is None)
-
-    def _new_run(self, prompt: Prompt) -> Run:
-        files = prompt.attachments
-        notes = tuple([AttachmentInfo(item.file_name, item.mime_type, len(item.content)) for item in files])
-        return Run(
-            run_id=prompt.run_id or RunId(self._engine.new_id()),
-            session_id=prompt.session_id,
-            state="accepted",
-            delivery=prompt.effective_delivery,
-            accepted_at=self._engine.clock.now_ms(),
-            prompt=prompt.prompt,
-            kind=prompt.kind,
-            attachments=notes,
-            client_id=prompt.client_id,
-            interactive=not prompt.run_id if prompt.interactive is None else prompt.interactive,
-            yolo=prompt.yolo,
-            require_model=prompt.require_model,
-            parent_run_id=prompt.parent_run_id,
-        )
 
     def _would_refuse(self, run: Run) -> HoldfastError | None:
         """Return the error if the lane would refuse the run now, so that nothing is written for it."""
@@ -318,7 +298,29 @@ class _Placement:
             await self._removal
 
 
-def _validate(prompt: Prompt) -> None:
+def new_run(prompt: Prompt, clock: Clock, new_id: NewId) -> Run:
+    """Return the run of a prompt, to be admitted."""
+    files = prompt.attachments
+    notes = tuple([AttachmentInfo(item.file_name, item.mime_type, len(item.content)) for item in files])
+    return Run(
+        run_id=prompt.run_id or RunId(new_id()),
+        session_id=prompt.session_id,
+        state="accepted",
+        delivery=prompt.effective_delivery,
+        accepted_at=clock.now_ms(),
+        prompt=prompt.prompt,
+        kind=prompt.kind,
+        attachments=notes,
+        client_id=prompt.client_id,
+        interactive=not prompt.run_id if prompt.interactive is None else prompt.interactive,
+        yolo=prompt.yolo,
+        require_model=prompt.require_model,
+        parent_run_id=prompt.parent_run_id,
+    )
+
+
+def validate_prompt(prompt: Prompt) -> None:
+    """Raise the error for a prompt that is refused whatever the state of its session."""
     if prompt.run_id and not is_valid_run_id(prompt.run_id):
         raise InvalidRunId
     if replace_surrogates(prompt.prompt) != prompt.prompt:
@@ -326,6 +328,8 @@ def _validate(prompt: Prompt) -> None:
     is_empty = prompt.kind == "prompt" and not prompt.prompt.strip()
     if is_empty and not any(item.mime_type.startswith("text/") for item in prompt.attachments):
         raise EmptyPrompt
+    if is_subagent_session(prompt.session_id) and not prompt.parent_run_id:
+        raise SubagentSession
 
 
 def _error_of(refusal: Refuse) -> HoldfastError:

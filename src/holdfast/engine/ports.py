@@ -147,6 +147,13 @@ class SharedLedger(Ledger, Protocol):
         repeat its effect. Raises `ValueError` for other operations.
         """
 
+    async def inputs_after(
+        self, workspace: WorkspaceId, epoch: int, cursor: int, limit: int
+    ) -> Sequence[tuple[int, bytes]]:
+        """Return the same as `events_after` for the owner. Raises `OwnerChanged` for an epoch that was not the current
+        one at the time of the read: the events may then be those of a successor.
+        """
+
 
 class Outlet(Protocol):
     """Destination of events. Neither method blocks."""

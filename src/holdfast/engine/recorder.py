@@ -18,8 +18,8 @@ connection broke) the recorder reads the last batch until the store can tell whe
 On a shared store other nodes add inputs to the same log. The recorder of the owner feeds them to `inbox` in number
 order, and before the answers of its own later writes: so a lane has received every input with a smaller number before
 it receives the answer to a write. They show as a gap before the first number of a batch, and `catch_up` looks for them
-between two batches. A batch that is being written is never read back, because no read happens meanwhile. Inputs are
-read before the ownership is checked: events that were stored after a takeover belong to the successor.
+between two batches. A batch that is being written is never read back, because no read happens meanwhile. Reads check
+the epoch too, because events that were stored after a takeover belong to the successor.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ import msgspec
 from holdfast.domain.errors import OwnerChanged, StorageError, StorageUnavailable, StorageUnknown
 from holdfast.domain.events import DurableEvent, decode_event
 from holdfast.domain.store_operations import Answer, Entry, Operation, Receipt, Refusal, WorkspaceRecord, Write
-from holdfast.engine.ports import Ledger, Outlet
+from holdfast.engine.ports import Ledger, Outlet, SharedLedger
 from holdfast.tasks import TaskOwner
 
 __all__ = ["Inbox", "Recorder", "decode_entries"]
@@ -78,6 +78,7 @@ class Recorder:
         """
         self._ledger = ledger
         self._inbox = inbox
+        self._shared = ledger if inbox is not None and isinstance(ledger, SharedLedger) else None
         self._on_owner_changed = on_owner_changed
         self._newest = record.newest
         """On a shared store: the number up to which every event was written or applied by this recorder."""
@@ -91,6 +92,11 @@ class Recorder:
         self._released: asyncio.Future[None] | None = None
         self._ticket = 0
         self._is_writing = False
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other nodes store inputs for this workspace."""
+        return self._inbox is not None
 
     def put(
         self,
@@ -198,10 +204,12 @@ class Recorder:
         """Apply the inputs that are stored by now. If the store fails, a later call does it."""
         self._must_read = False
         try:
-            while page := await self._ledger.events_after(self.record.id, self._newest, _PAGE_SIZE):
-                # Raises `OwnerChanged` if the page may contain events of a successor.
-                await self._ledger.last_batch(self.record.id, self.record.epoch)
-                await self._apply(page)
+            while self._shared is not None:
+                page = await self._shared.inputs_after(self.record.id, self.record.epoch, self._newest, _PAGE_SIZE)
+                if page:
+                    await self._apply(page)
+                if len(page) < _PAGE_SIZE:
+                    break
         except OwnerChanged:
             self._on_owner_changed()
         except StorageError:

@@ -13,13 +13,13 @@ open call as one that may have had effects; the log of approvals tells them apar
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.errors import Conflict
 from holdfast.domain.events import (
-    ApprovalEvent,
     Change,
     PermissionNotificationEvent,
     PermissionRequestEvent,
@@ -30,7 +30,16 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, ToolCallId
 from holdfast.domain.messages import Message, text_of
 from holdfast.domain.runs import Outcome, Run
-from holdfast.domain.store_operations import Announce, DeleteMessage, EndRun, Operation, PutMessage, Receipt, Refusal
+from holdfast.domain.store_operations import (
+    Announce,
+    CloseRequest,
+    DeleteMessage,
+    EndRun,
+    Operation,
+    PutMessage,
+    Receipt,
+    Refusal,
+)
 from holdfast.engine.engine import Engine
 from holdfast.engine.history_repair import TurnEnd, repair, unanswered_calls
 from holdfast.engine.message_factory import MessageFactory
@@ -41,6 +50,8 @@ __all__ = ["RecoveryPlan", "UnansweredRequests", "plan_recovery", "recover"]
 
 
 # Unanswered requests. Pure.
+
+ClosingEvent: TypeAlias = PermissionNotificationEvent | QuestionNotificationEvent
 
 _REQUEST_PREFIXES = (b'{"type":"permission_', b'{"type":"question_')
 """Prefixes of stored events about approvals. All other events, which are the most, are not decoded."""
@@ -83,12 +94,12 @@ class UnansweredRequests:
         if request in self._calls:
             self.not_run.discard(self._calls[request])
 
-    def withdrawn(self) -> list[ApprovalEvent]:
+    def withdrawn(self) -> list[ClosingEvent]:
         """Return the events that withdraw the open requests. They name no client, because none answered."""
         return [_withdrawal(request) for request in self._open.values()]
 
 
-def _withdrawal(request: PermissionRequest | QuestionRequest) -> ApprovalEvent:
+def _withdrawal(request: PermissionRequest | QuestionRequest) -> ClosingEvent:
     if isinstance(request, QuestionRequest):
         closed = QuestionNotification(request.id, request.session_id, withdrawn=True)
         return QuestionNotificationEvent(Change("created", closed))
@@ -113,7 +124,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 
     ends: tuple[tuple[Run, Outcome], ...]
     requeued: tuple[Run, ...]
-    withdrawn: tuple[ApprovalEvent, ...] = ()
+    withdrawn: tuple[ClosingEvent, ...] = ()
 
     @property
     def runs(self) -> frozenset[RunId]:
@@ -168,9 +179,24 @@ async def recover(engine: Engine, *, resume: bool = True) -> RecoveryPlan:
             if record is not None:
                 hosts[run.folded_into] = record.run
     decided = plan_recovery(open_runs, hosts)
+    if decided.ends:
+        conversations = {run.run_id: await _messages(engine, run) for run, _ in decided.ends}
+        stored: Receipt | None = None
+        while stored is None:
+            decided, operations = await _end_operations(engine, decided, conversations)
+            stored = await _stored(engine, decided.withdrawn, operations)
+        notify_hooks(stored, engine.run_context.hooks)
+    for run in decided.requeued if resume else ():
+        engine.dispatch(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
+    return decided
+
+
+async def _end_operations(
+    engine: Engine, decided: RecoveryPlan, conversations: Mapping[RunId, Sequence[Message]]
+) -> tuple[RecoveryPlan, list[Operation]]:
+    """Return the plan with the requests to withdraw, and the operations that end the runs."""
     operations: list[Operation] = []
     answers: dict[RunId, Message | None] = {}
-    conversations = {run.run_id: await _messages(engine, run) for run, _ in decided.ends}
     unanswered = await _find_unanswered_requests(
         engine, [run for run, _ in decided.ends if unanswered_calls(conversations[run.run_id])]
     )
@@ -179,18 +205,19 @@ async def recover(engine: Engine, *, resume: bool = True) -> RecoveryPlan:
         operations += repaired
         last = answers.get(run.folded_into or run.run_id)
         operations.append(_end(run, outcome, last, engine.clock.now_ms()))
-    if operations:
-        decided = msgspec.structs.replace(decided, withdrawn=tuple(unanswered.withdrawn()))
-        stored = await _stored(engine, [*map(Announce, decided.withdrawn), *operations])
-        notify_hooks(stored, engine.run_context.hooks)
-    for run in decided.requeued if resume else ():
-        engine.dispatch(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
-    return decided
+    return msgspec.structs.replace(decided, withdrawn=tuple(unanswered.withdrawn())), operations
 
 
-async def _stored(engine: Engine, operations: list[Operation]) -> Receipt:
-    """Store the operations. If they are refused, which would be a bug in the repair, store only the ends."""
-    answer = await engine.recorder.put(*operations)
+async def _stored(engine: Engine, withdrawn: Sequence[ClosingEvent], operations: Sequence[Operation]) -> Receipt | None:
+    """Store the operations. If they are refused, which would be a bug in the repair, store only the ends. None if
+    another node has answered a request meanwhile.
+    """
+    # Without other nodes the withdrawal cannot come second; a request of an old database has no row to close.
+    is_shared = engine.recorder.is_shared
+    closing: list[Operation] = [CloseRequest(event) if is_shared else Announce(event) for event in withdrawn]
+    answer = await engine.recorder.put(*closing, *operations)
+    if answer == Refusal("already_closed"):
+        return None
     if isinstance(answer, Refusal):
         answer = await engine.recorder.put(*(item for item in operations if isinstance(item, EndRun)))
     if isinstance(answer, Refusal):

@@ -13,9 +13,27 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.message_factory import MessageFactory
 
-__all__ = ["CleanUp", "Sessions"]
+__all__ = ["CleanUp", "Sessions", "new_session"]
 
 CleanUp: TypeAlias = Callable[[Sequence[SessionId]], Awaitable[None]]
+
+
+def new_session(session: SessionId, title: str, parent: SessionId | None, now: int) -> Session:
+    """Return an empty session. `now` is in Unix seconds."""
+    return Session(
+        id=session,
+        parent_session_id=parent or SessionId(""),
+        title=title,
+        message_count=0,
+        prompt_tokens=0,
+        completion_tokens=0,
+        summary_message_id=MessageId(""),
+        cost=0.0,
+        created_at=now,
+        updated_at=now,
+        is_busy=False,
+        attached_clients=0,
+    )
 
 
 class Sessions:
@@ -30,20 +48,7 @@ class Sessions:
     ) -> Session:
         """Create a session, with a new id unless one is given."""
         now = self._engine.clock.now_ms() // 1000
-        session = Session(
-            id=id or SessionId(self._engine.new_id()),
-            parent_session_id=parent or SessionId(""),
-            title=title,
-            message_count=0,
-            prompt_tokens=0,
-            completion_tokens=0,
-            summary_message_id=MessageId(""),
-            cost=0.0,
-            created_at=now,
-            updated_at=now,
-            is_busy=False,
-            attached_clients=0,
-        )
+        session = new_session(id or SessionId(self._engine.new_id()), title, parent, now)
         await self._engine.recorder.put(CreateSession(session))
         return session
 

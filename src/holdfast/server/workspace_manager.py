@@ -274,7 +274,7 @@ class WorkspaceManager:
         self._update_storage_timer()
         if changed:
             if not problem:
-                _log.warning("the data directory can be used again")
+                _log.warning("the store can be used again")
                 return ""
             _log.error("nothing can be stored: %s", problem)
             notice = AgentEvent(Change("created", AgentNotice("error", error=problem)))

@@ -133,6 +133,17 @@ class MemoryLedger:
         inputs = tuple(writes)
         return await self._run_in_order(lambda: self._accept(workspace, inputs))
 
+    async def inputs_after(
+        self, workspace: WorkspaceId, epoch: int, cursor: int, limit: int
+    ) -> Sequence[tuple[int, bytes]]:
+        """Return events after the cursor to the owner of this epoch."""
+
+        def look() -> list[tuple[int, bytes]]:
+            self._require_owner(workspace, epoch)
+            return self._tables[workspace].log.after(cursor, limit)
+
+        return await self._read_after_pace(look)
+
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
         """Return the ticket and the answers of the last batch."""
         owner = await self._run_in_order(lambda: self._require_owner(workspace, epoch))

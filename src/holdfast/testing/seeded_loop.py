@@ -40,6 +40,9 @@ class SeededLoop(asyncio.BaseEventLoop):
         self._choose = choose
         self._now = 0.0
         self.failures: list[dict[str, Any]] = []
+        self.is_suspended: Callable[[asyncio.Handle], bool] | None = None
+        """Selects callbacks that do not run for now, like those of a suspended process. Set it again after a change."""
+        self._suspended: list[asyncio.Handle] = []
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
     def run_to_rest(self, work: Coroutine[Any, Any, T]) -> T:
@@ -67,15 +70,10 @@ class SeededLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         ready: Any = self._ready  # type: ignore[attr-defined]
         scheduled: Any = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and (scheduled[0].cancelled() or (not ready and scheduled[0].when() > self._now)):
-            if scheduled[0].cancelled():
-                heapq.heappop(scheduled)._scheduled = False
-            else:
-                self._now = scheduled[0].when()
-        while scheduled and scheduled[0].when() <= self._now:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            ready.append(handle)
+        while True:
+            self._collect_due_timers(ready, scheduled)
+            if self.is_suspended is None or not self._set_aside(ready) or ready or not scheduled:
+                break
         if not ready:
             if self._stopping:  # type: ignore[attr-defined]
                 return
@@ -86,6 +84,32 @@ class SeededLoop(asyncio.BaseEventLoop):
         ready.rotate(place)
         if not handle.cancelled():
             handle._run()
+
+    def _collect_due_timers(self, ready: Any, scheduled: Any) -> None:  # noqa: ANN401
+        """Move due timers to the ready callbacks. Without a ready callback, time advances to the next timer."""
+        while scheduled and (scheduled[0].cancelled() or (not ready and scheduled[0].when() > self._now)):
+            if scheduled[0].cancelled():
+                heapq.heappop(scheduled)._scheduled = False
+            else:
+                self._now = scheduled[0].when()
+        while scheduled and scheduled[0].when() <= self._now:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            ready.append(handle)
+
+    def _set_aside(self, ready: Any) -> bool:  # noqa: ANN401
+        """Remove suspended callbacks from the ready ones. Return whether there were any."""
+        assert self.is_suspended is not None
+        found = [handle for handle in ready if self.is_suspended(handle)]
+        for handle in found:
+            ready.remove(handle)
+        self._suspended += found
+        return bool(found)
+
+    def resume(self) -> None:
+        """Make all suspended callbacks ready; those that `is_suspended` still selects are set aside again."""
+        self._ready.extend(self._suspended)  # type: ignore[attr-defined]
+        self._suspended.clear()
 
     def _process_events(self, event_list: Any) -> None:  # noqa: ANN401
         """Do nothing: there is no selector."""

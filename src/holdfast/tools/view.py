@@ -100,7 +100,7 @@ class ViewTool(BaseTool[ViewArguments]):
         await context.record(
             MarkRead(ReadMark(context.session_id, location.path, context.now_ms(), digest=section.digest))
         )
-        shown = [_truncate(line) for line in section.lines]
+        shown = section.lines if skill is not None else [_truncate(line) for line in section.lines]
         size = sum(len(line.encode()) + 1 for line in shown)
         if size > _MAX_BYTES and skill is None:
             raise ToolError(

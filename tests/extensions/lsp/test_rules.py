@@ -231,7 +231,7 @@ def check_documents() -> None:
                 "textDocument/didOpen",
                 {"textDocument": {"uri": "file:///d/b", "languageId": "b", "version": 1, "text": "2"}},
             ),
-            ("textDocument/didChange", {"textDocument": {"version": 2, **uri}, "contentChanges": [{"text": "3"}]}),
+            ("textDocument/didChange", {"textDocument": uri | {"version": 2}, "contentChanges": [{"text": "3"}]}),
             *(saved if saves else []),
             ("textDocument/didClose", {"textDocument": {"uri": "file:///d/b"}}),
         ]

@@ -27,8 +27,8 @@ TARGETS: dict[str, dict[str, str] | None] = {
 RIGHT = "/callback?code=right&state=mine"
 
 
-async def _request(room: Callback, method: str, target: str) -> tuple[int, str]:
-    port = urlsplit(room.uri).port
+async def _request(callback: Callback, method: str, target: str) -> tuple[int, str]:
+    port = urlsplit(callback.uri).port
     assert port is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{method} {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n".encode())
@@ -38,9 +38,9 @@ async def _request(room: Callback, method: str, target: str) -> tuple[int, str]:
     return int(answer.split(" ")[1]), answer
 
 
-async def _outcome(room: Callback) -> dict[str, Any] | str:
+async def _outcome(callback: Callback) -> dict[str, Any] | str:
     try:
-        return await room.values()
+        return await callback.values()
     except LoginFailed as error:
         return str(error)
 
@@ -48,16 +48,16 @@ async def _outcome(room: Callback) -> dict[str, Any] | str:
 @pytest.mark.parametrize("method", METHODS)
 async def test_only_get_of_redirect_url_with_parameters_is_response(method: str) -> None:
     for target, values in TARGETS.items():
-        async with redirect_listener(0) as room:
-            status, page = await _request(room, method, target)
+        async with redirect_listener(0) as callback:
+            status, page = await _request(callback, method, target)
             is_answer = method == "GET" and values is not None
             assert status == (405 if method != "GET" else 200 if is_answer else 404), target
             has_error = is_answer and "error=" in target
             words = "did not succeed" if has_error else "You are logged in" if is_answer else "nothing here"
             assert words in page, target
             # A later response counts if this one did not, and only then.
-            assert (await _request(room, "GET", RIGHT))[0] == 200
-            outcome = await _outcome(room)
+            assert (await _request(callback, "GET", RIGHT))[0] == 200
+            outcome = await _outcome(callback)
             expected: dict[str, str] | None = values if is_answer else {"code": "right", "state": "mine"}
             assert outcome == ("The login was refused: access_denied" if has_error else expected), target
 

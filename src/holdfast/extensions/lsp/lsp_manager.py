@@ -5,8 +5,8 @@ because many workspaces never need one. The manager owns one `LanguageServer` fo
 
 * `server_config` selects the servers of a file and determines how they are launched; the manager caches the selection
   for each directory and file type, since it reads the disk.
-* `server_lifecycle` decides when a process is launched, relaunched or given up. No server is started in advance: the
-  first file of its language requests it.
+* `server_state_machine` decides when a process is launched, relaunched or given up. No server is started in advance:
+  the first file of its language requests it.
 * `server_supervisor` runs the process, `lsp_connection` the JSON-RPC messages, `server_session` the protocol state
   (capabilities, open documents, diagnostics).
 * `diagnostics_wait` bounds how long a tool waits for the diagnostics of a change.

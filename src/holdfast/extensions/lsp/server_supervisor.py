@@ -1,7 +1,7 @@
 """A language server of a workspace across restarts, and its logs.
 
-`server_lifecycle` decides when a process is launched or killed; `LanguageServer` executes the effects and dispatches
-the events.
+`server_state_machine` decides when a process is launched or killed; `LanguageServer` executes the effects and
+dispatches the events.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """The connections to PostgreSQL of one server."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, TypeVar
@@ -18,6 +19,11 @@ CONNECT_SECONDS = 5.0
 """Maximum time to connect, or to wait for a free connection."""
 _STATEMENT_SECONDS = 10.0
 """Maximum time of a statement. A connection that was cut off without notice is given up after it."""
+
+_OUTAGE_SECONDS = 3.0
+"""Time for which a read is repeated while PostgreSQL cannot be reached."""
+_RETRY_SECONDS = 0.1
+_log = logging.getLogger("holdfast.storage")
 
 Row = Mapping[int | str, Any]
 T = TypeVar("T")
@@ -78,6 +84,8 @@ class Pool:
         self.options = dict(options)
         self.shown = shown
         self._pool: Any = None
+        self._is_closed = False
+        self._is_out = False
 
     async def open(self) -> None:
         """Open the first connection. Raises the errors of asyncpg."""
@@ -95,6 +103,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections; those that are still in use are terminated after a moment."""
+        self._is_closed = True
         if self._pool is None:
             return
         with suppress(*ERRORS):
@@ -105,18 +114,29 @@ class Pool:
 
     def terminate(self) -> None:
         """Close all connections at once, as the end of the process does."""
+        self._is_closed = True
         if self._pool is not None:
             self._pool.terminate()
 
     async def fetch(self, statement: str, *arguments: object) -> list[Row]:
-        """Return the rows of a read. A read whose connection was lost is repeated once on a new one."""
-        try:
-            return await self._use(lambda connection: connection.fetch(statement, *arguments), read_error)
-        except _Lost:
+        """Return the rows of a read. If the connection is lost it is repeated for a moment, so that streams continue
+        after a restart of PostgreSQL.
+        """
+        deadline = asyncio.get_running_loop().time() + _OUTAGE_SECONDS
+        while True:
             try:
                 return await self._use(lambda connection: connection.fetch(statement, *arguments), read_error)
             except _Lost:
-                raise unreachable() from None
+                if self._is_closed or asyncio.get_running_loop().time() >= deadline:
+                    raise unreachable() from None
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def ping(self) -> None:
+        """Raise `StorageUnavailable` if PostgreSQL does not answer now."""
+        try:
+            await self._use(lambda connection: connection.fetch("SELECT 1"), read_error)
+        except _Lost:
+            raise unreachable() from None
 
     async def write(self, statement: str, *arguments: object) -> Row | None:
         """Execute a writing statement and return its first row. Raises `StorageUnavailable` if nothing was written,
@@ -130,13 +150,14 @@ class Pool:
     async def _use(
         self, work: Callable[[Connection], Awaitable[T]], failure: Callable[[BaseException], StorageError]
     ) -> T:
-        if self._pool is None:
-            raise unreachable()
+        if self._pool is None or self._is_closed:
+            raise _Lost(unreachable())
         try:
             connection = await self._pool.acquire(timeout=CONNECT_SECONDS)
         except ERRORS as error:
-            read_error(error)
-            raise unreachable() from None
+            self._note_outage(error)
+            raise _Lost(unreachable()) from None
+        self._note_outage(None)
         try:
             return await work(connection)
         except ERRORS as error:
@@ -150,6 +171,14 @@ class Pool:
         finally:
             with suppress(*ERRORS):
                 await self._pool.release(connection)
+
+    def _note_outage(self, error: BaseException | None) -> None:
+        """Log the begin and the end of an outage, not each call during it."""
+        if error is not None and not self._is_out:
+            _log.error("PostgreSQL cannot be reached: %s: %s", type(error).__name__, error)
+        if error is None and self._is_out:
+            _log.warning("PostgreSQL can be reached again")
+        self._is_out = error is not None
 
 
 class _Lost(Exception):

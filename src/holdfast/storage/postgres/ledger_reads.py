@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from holdfast.domain.errors import OwnerChanged
 from holdfast.domain.events import MessageDelta, MessageDeltaEvent, MessagePart, MessagePartEvent
 from holdfast.domain.files import FileVersion, ReadMark
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -62,6 +63,16 @@ class Reads:
     async def _events(self, workspace: WorkspaceId, cursor: int, limit: int) -> list[Row]:
         key = await self.key(workspace)
         return await self.pool.fetch(statements["events"], key, min(cursor, _MAX_NUMBER), limit)
+
+    async def inputs_after(
+        self, workspace: WorkspaceId, epoch: int, cursor: int, limit: int
+    ) -> Sequence[tuple[int, bytes]]:
+        """Return the events after `cursor`. Raises `OwnerChanged` if `epoch` is not the current one."""
+        key = await self.key(workspace)
+        rows = await self.pool.fetch(statements["inputs"], key, min(cursor, _MAX_NUMBER), limit)
+        if not rows or rows[0]["epoch"] != epoch:
+            raise OwnerChanged
+        return [(row["number"], row["body"]) for row in rows if row["number"] is not None]
 
     async def bounds(self, workspace: WorkspaceId) -> tuple[int, int]:
         """Return the numbers of the oldest and the newest event. The oldest is larger if the log is empty."""

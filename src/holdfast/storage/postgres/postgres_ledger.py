@@ -143,7 +143,7 @@ class PostgresLedger(Reads):
     async def problem(self) -> str:
         """Return why nothing can be stored, or an empty string."""
         try:
-            await self.pool.fetch("SELECT 1")
+            await self.pool.ping()
         except StorageError as error:
             return str(error)
         return ""

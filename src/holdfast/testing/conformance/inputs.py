@@ -6,7 +6,7 @@ For stores that implement `SharedLedger`.
 import msgspec
 
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest
-from holdfast.domain.errors import StorageUnknown
+from holdfast.domain.errors import OwnerChanged, StorageUnknown
 from holdfast.domain.events import Change, PermissionNotificationEvent, PermissionRequestEvent, RunEvent
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
 from holdfast.domain.runs import Delivery, Outcome
@@ -284,6 +284,25 @@ async def a_session_is_created_changed_and_deleted_by_any_node(subject: Subject)
     assert await owner.refused(PutMessage(message(MessageId("m")))) == "unknown_session"
 
 
+async def only_the_owner_reads_its_inputs(subject: Subject) -> None:
+    owner = await WorkspaceOwner.with_session(subject.ledger)
+    ledger = _shared(subject)
+    await owner.do(PATCH)
+    await _accepted(subject, owner.id, Admit(run("r1"), b"h"))
+    rows = await ledger.inputs_after(owner.id, owner.epoch, 1, 10)
+    assert list(rows) == list(await ledger.events_after(owner.id, 1, 10))
+    assert len(rows) == 2
+    assert list(await ledger.inputs_after(owner.id, owner.epoch, 1, 1)) == list(rows)[:1]
+    assert list(await ledger.inputs_after(owner.id, owner.epoch, 3, 10)) == []
+    await WorkspaceOwner.open(await subject.another())
+    for cursor in (1, 3):
+        try:
+            await ledger.inputs_after(owner.id, owner.epoch, cursor, 10)
+        except OwnerChanged:
+            continue
+        raise AssertionError("a former owner read the inputs of its successor")
+
+
 async def a_repeated_input_has_one_effect(subject: Subject) -> None:
     """After an unknown result a node reads the state or repeats the input."""
     owner = await WorkspaceOwner.with_session(subject.ledger)
@@ -329,6 +348,7 @@ CHECKS = tuple(
         a_cancelled_run_is_not_rearranged,
         the_first_answer_of_any_node_closes_a_request,
         a_session_is_created_changed_and_deleted_by_any_node,
+        only_the_owner_reads_its_inputs,
         a_repeated_input_has_one_effect,
         accepted_inputs_survive_a_power_cut,
     )

@@ -42,6 +42,11 @@ FROM holdfast.workspaces WHERE key = $1
 -- name: events
 SELECT number, at, body FROM holdfast.events WHERE workspace = $1 AND number > $2 ORDER BY number LIMIT $3
 
+-- name: inputs
+SELECT w.epoch, e.number, e.body FROM holdfast.workspaces w LEFT JOIN LATERAL (
+    SELECT number, body FROM holdfast.events WHERE workspace = w.key AND number > $2 ORDER BY number LIMIT $3
+) e ON true WHERE w.key = $1 ORDER BY e.number
+
 -- name: prompts
 SELECT run_id, prompt FROM holdfast.runs WHERE workspace = $1 AND run_id = ANY ($2::text[])
 

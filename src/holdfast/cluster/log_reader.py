@@ -1,0 +1,97 @@
+"""Reads the log of one workspace as it grows: after each wake-up, and at least once a second.
+
+A wake-up may be lost, and the connection that carries it may be down, so no event depends on one. A node that was
+suspended or cut off continues after the last number that it delivered.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from holdfast.bus.bus import EventLog
+from holdfast.domain.errors import StorageError
+from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.store_operations import Entry
+from holdfast.engine.recorder import decode_entries
+from holdfast.tasks import TaskOwner
+
+__all__ = ["POLL_SECONDS", "LogReader"]
+
+POLL_SECONDS = 1.0
+_PAGE_SIZE = 500
+
+
+class LogReader:
+    """Delivers the events after `cursor` in number order, each once.
+
+    `deliver` raises `StorageError` only before it has done anything: its entries are then delivered again later.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        workspace: WorkspaceId,
+        cursor: int,
+        deliver: Callable[[Sequence[Entry]], Awaitable[None]],
+    ) -> None:
+        self.cursor = cursor
+        """The last number that was delivered."""
+        self._log = log
+        self._workspace = workspace
+        self._deliver = deliver
+        self._wakened = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._tasks = TaskOwner()
+
+    def start(self) -> None:
+        """Start reading."""
+        self._tasks.start(self._read_on(), name=f"log of {self._workspace}")
+
+    def close(self) -> None:
+        """Stop reading. Callers of `catch_up` return."""
+        self._tasks.cancel_all()
+        self._resolve(self._take_waiting())
+
+    def wake(self) -> None:
+        """Read again soon: the log may have grown."""
+        self._wakened.set()
+
+    async def catch_up(self) -> None:
+        """Return when every event that is stored by now is delivered, or when reading failed."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self.wake()
+        await waiter
+
+    async def _read_on(self) -> None:
+        while True:
+            self._wakened.clear()
+            # A caller that comes during the read may ask for events that it does not see.
+            waiting = self._take_waiting()
+            try:
+                # A failed read is repeated after the next wake-up or poll.
+                with suppress(StorageError):
+                    await self._read_to_end()
+            finally:
+                self._resolve(waiting)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wakened.wait()
+
+    async def _read_to_end(self) -> None:
+        while True:
+            page = await self._log.events_after(self._workspace, self.cursor, _PAGE_SIZE)
+            if page:
+                await self._deliver(decode_entries(page))
+                self.cursor = page[-1][0]
+            if len(page) < _PAGE_SIZE:
+                return
+
+    def _take_waiting(self) -> list[asyncio.Future[None]]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def _resolve(self, waiting: Sequence[asyncio.Future[None]]) -> None:
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
