@@ -368,3 +368,31 @@ def test_a_connection_whose_file_fails_is_closed_by_force(caplog: pytest.LogCapt
     database._close(cast(Any, stuck))
     assert stuck.is_closed
     assert caplog.records
+
+
+class LockedQueue:
+    """Records for each job whether the lock was held while it was put."""
+
+    def __init__(self, threads: Any) -> None:  # noqa: ANN401 - `Writer` or `Readers`
+        self._lock, self._jobs = threads._submit_lock, threads._jobs
+        self.was_locked: list[bool] = []
+
+    def put(self, job: object) -> None:
+        self.was_locked.append(self._lock.locked())
+        self._jobs.put(job)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._jobs, name)
+
+
+async def test_every_job_is_put_while_the_lock_is_held(tmp_path: Path) -> None:
+    """Otherwise a job could be put after the one that stops the thread, and its caller would wait forever."""
+    ledger = SqliteLedger(tmp_path)
+    parts: list[Any] = [ledger.database._writer, ledger.database._readers]
+    queues = [LockedQueue(part) for part in parts]
+    for part, jobs in zip(parts, queues, strict=True):
+        part._jobs = jobs
+    await ledger.database.write(lambda _: None, sync=False)
+    await ledger.database.read(lambda _: None)
+    await ledger.close()
+    assert [len(jobs.was_locked) > 1 and all(jobs.was_locked) for jobs in queues] == [True, True]
