@@ -182,8 +182,8 @@ def _wait_until_unreachable(connection: ServerConnection) -> bool:
             connection.send("GET", "/v1/health", seconds=1.0)
         except (Unreachable, ConnectionLost):
             return True
-        except ServerProblem:
-            # It is still running, and cannot store anything.
+        except (ServerProblem, TimedOut):
+            # It is still running, and cannot store anything, or is too busy with its end to answer.
             pass
         sleep(0.02)
     return False
