@@ -398,7 +398,7 @@ def _hold_start_lock(location: ServerLocation, deadline: float) -> Iterator[Sync
         raise UnsafePath(f"The file {path} cannot be opened: {error.strerror}.") from None
     try:
         client = None
-        while not _is_in_use(lock):
+        while not _try_lock(lock):
             if not _pause(deadline):
                 raise StartFailed("Another client is starting the server, which is not ready yet: try again later.")
             client = _connect_if_ready(location, deadline)
@@ -409,7 +409,8 @@ def _hold_start_lock(location: ServerLocation, deadline: float) -> Iterator[Sync
         os.close(lock)
 
 
-def _is_in_use(lock: int) -> bool:
+def _try_lock(lock: int) -> bool:
+    """Return whether the lock could be acquired."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
