@@ -290,9 +290,13 @@ def _add(configuration: Configuration, name: str, settings: dict[str, Any], *, p
         raise CommandError("The name of a server consists of at most 40 letters, digits, - and _.")
     _refuse_secrets(settings)
     file = _settings_file(configuration, project=project)
-    known = [origin for path, origin in configuration.snapshot().origins.items() if path[:2] == ("mcp", name)]
-    if any(origin.file == file for origin in known):
-        raise CommandError(f"{name} is already set in {printable(file)}. To replace it: holdfast mcp remove {name}")
+    reading = configuration.snapshot()
+    known = [origin for path, origin in reading.origins.items() if path[:2] == ("mcp", name)]
+    # A server of a project that is not trusted would be lost, too.
+    withheld = [item.file for item in reading.withheld if item.path[:2] == ("mcp", name)]
+    if file in (*(origin.file for origin in known), *withheld):
+        how = f"holdfast mcp remove {name}{' --project' * project}"
+        raise CommandError(f"{name} is already set in {printable(file)}. To replace it: {how}")
     set_value(file, ("mcp", name), settings, mode=None if project else 0o600)
     print_stderr(f"{name} is set in {printable(file)}.")
     if project and not configuration.snapshot().project.is_trusted:
@@ -355,11 +359,15 @@ def _set_disabled(name: str, *, off: bool, project: bool, cwd: str, data_dir: st
                 f"There is no server {printable(name)}. Configured: {', '.join(sorted(known)) or 'none'}."
             )
         file = _settings_file(configuration, project=project)
-        set_value(file, ("mcp", name, "disabled"), off, mode=None if project else 0o600)
-        above = configuration.snapshot().origins.get(("mcp", name, "disabled"))
+        path = ("mcp", name, "disabled")
+        set_value(file, path, off, mode=None if project else 0o600)
+        reading = configuration.snapshot()
+        above = reading.origins.get(path)
         if above is not None and above.file != file:
             raise CommandError(f"It has no effect here: {printable(str(above))} overrides it.")
         print_stderr(f"{printable(name)} is {'disabled' if off else 'enabled'} in {printable(file)}.")
+        if any(item.file == file and item.path == path[: len(item.path)] for item in reading.withheld):
+            print_stderr("It has no effect until this project is trusted: holdfast trust.")
 
 
 @command.command()
