@@ -218,9 +218,11 @@ class ModelPicker:
     async def choose_effort(self) -> None:
         """Choose the reasoning effort of the large model."""
         providers = await self._fetch_providers()
+        if providers is None:
+            return
         large = self._context.config.get("models", {}).get("large", {"model": "", "provider": ""})
         current = msgspec.convert(large, SelectedModel)
-        models = next((item.get("models") or [] for item in providers or () if item.get("id") == current.provider), [])
+        models = next((item.get("models") or [] for item in providers if item.get("id") == current.provider), [])
         facts: Mapping[str, Any] = next((item for item in models if item.get("id") == current.model), {})
         items = effort_items(facts, current)
         if not items:
