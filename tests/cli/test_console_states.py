@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.recorded_outputs import Desk
-from holdfast.cli import attach, main, migrate, serve
+from holdfast.cli import attach, main, mcp, migrate, serve
 from holdfast.cli.click_group import holdfast
 from holdfast.cli.console import run_output, transcript
 from holdfast.cli.console.run_output import RunOutput, print_result
@@ -491,6 +491,15 @@ def test_the_default_command(input_: bool, output: bool, monkeypatch: pytest.Mon
     assert "needs a terminal" in CliRunner().invoke(holdfast, ["--yolo"], prog_name="holdfast").output
     for option in ("--help", "-h", "--version"):
         assert "needs a terminal" not in CliRunner().invoke(holdfast, [option], prog_name="holdfast").output
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_the_error_of_a_background_task_is_consumed(is_cancelled: bool) -> None:
+    """Otherwise its traceback is printed when the command ends; that of a cancelled task would be raised."""
+    read: list[bool] = []
+    task = SimpleNamespace(cancelled=lambda: is_cancelled, exception=lambda: read.append(True))
+    mcp._consume_exception(cast(Any, task))
+    assert read == [True] * (not is_cancelled)
 
 
 def test_a_replaced_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
