@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.acp.approvals import (
+    EditorApprovals,
     elicitation_params,
     form_answers,
     permission_options,
@@ -12,10 +13,12 @@ from holdfast.acp.approvals import (
     question_call,
     question_options,
 )
+from holdfast.acp.prompt_content import split_command
 from holdfast.acp.session_updates import SessionUpdates
 from holdfast.domain.approvals import Choice, PermissionRequest, Question, QuestionAnswer, QuestionKind, QuestionRequest
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
 from holdfast.domain.messages import Message, ToolCall, ToolCallPart
+from holdfast.testing.gates import until
 
 S, CALL = SessionId("s"), ToolCallId("c")
 Json = dict[str, Any]
@@ -190,3 +193,79 @@ def test_form_values_are_the_answer(kind: QuestionKind, value: object, answer: Q
 def test_every_question_type_is_covered() -> None:
     kinds = set(QuestionKind.__args__)  # type: ignore[attr-defined]
     assert kinds == set(KINDS) == set(OFFERED) == {kind for kind, _, _ in ANSWERS}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ([("selected", "yes"), ("selected", "b"), ("selected", "")], ["yes", ("b",), "skipped"]),
+        ([("selected", "no"), ("selected", "x"), ("selected", "yes")], ["no", "skipped", "skipped"]),
+        ([("selected", "a"), ("selected", "a"), ("selected", None)], ["skipped", ("a",), "skipped"]),
+        ([("selected", "yes"), ("cancelled", "b")], None),
+        ([("", "")], None),
+    ],
+)
+async def test_answers_without_forms(chosen: list[tuple[str, str]], expected: list[object] | None) -> None:
+    """Each answer is that of its question, and a cancelled one dismisses the batch."""
+    choices = (Choice("a", "A"), Choice("b", "B"))
+    questions = (
+        Question("q1", "yes_no", "Shall I?"),
+        Question("q2", "single_choice", "Which?", choices=choices),
+        Question("q3", "free_text", "Why?"),
+    )
+    sent: list[tuple[object, ...]] = []
+    asked: list[Json] = []
+
+    class Bridge:
+        workspace, directory = "w", "/w"
+        updates = SessionUpdates(S, "/w")
+
+        def __init__(self) -> None:
+            self.client = self
+
+        def session_updates(self, session: str) -> SessionUpdates | None:
+            return self.updates if session == S else None
+
+        async def request(self, name: str, method: str, params: Json) -> Json:
+            asked.append(params)
+            outcome, option = chosen[len(asked) - 1]
+            return {"outcome": {"outcome": outcome, "optionId": option}}
+
+        async def answer_question(self, workspace: str, body: Json) -> None:
+            sent.append((workspace, body))
+
+        async def cancel_question(self, workspace: str, batch: str) -> None:
+            sent.append((workspace, batch))
+
+    bridge: Any = Bridge()
+    approvals = EditorApprovals(bridge, bridge)
+    approvals.forward_question(QuestionRequest("elsewhere", SessionId("t"), CALL, questions))
+    approvals.forward_question(QuestionRequest("batch", S, CALL, questions))
+    approvals.forward_question(QuestionRequest("batch", S, CALL, questions))
+    await until(lambda: bool(sent))
+    await approvals.close()
+    titles = [params["toolCall"]["title"] for params in asked]
+    assert titles == ["Shall I?", "Which?", "Why?"][: len(chosen)]
+    if expected is None:
+        assert sent == [("w", "batch")]
+        return
+    ((workspace, body),) = sent
+    answers = [
+        "skipped" if len(item) == 1 else item.get("selected_ids") or ("yes" if item["yes"] else "no")
+        for item in body["responses"]  # type: ignore[index]
+    ]
+    assert (workspace, body["batch_request_id"]) == ("w", "batch")  # type: ignore[index]
+    assert answers == expected
+    assert [item["request_id"] for item in body["responses"]] == ["q1", "q2", "q3"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ("", "")), ("undo", ("", "undo")), ("undo all", ("", "undo all")), ("/undo", ("undo", "")),
+        ("/undo  a b ", ("undo", "a b")), ("/", ("", "/")), ("/ x", ("", "/ x")), ("/a/b", ("", "/a/b")),
+        ("/a-b_c:d x", ("a-b_c:d", "x")), ("/-", ("", "/-")), ("/a.b", ("", "/a.b")), ("x/undo", ("", "x/undo")),
+    ],
+)  # fmt: skip
+def test_commands_of_a_prompt(text: str, expected: tuple[str, str]) -> None:
+    assert split_command(text) == expected

@@ -243,3 +243,15 @@ def test_number_formats() -> None:
     assert [format_duration(ms) for ms in (900, 61_000, 3_720_000)] == ["0 s", "1 min 01 s", "1 h 02 min"]
     assert [format_count(count) for count in (999, 1_500, 2_000_000)] == ["999", "1.5k", "2M"]
     assert [format_cost(dollars) for dollars in (0.0, 0.0012, 1.5)] == ["$0.00", "$0.0012", "$1.50"]
+
+
+def test_a_changed_block_keeps_its_height_and_state_until_it_is_drawn() -> None:
+    """Otherwise the lines below it would jump with every piece of a streamed answer."""
+    rows: TranscriptRows[str] = TranscriptRows()
+    rows.set_blocks(MessageId("m1"), [AnswerBlock("a"), ReasoningBlock("b", 1)])
+    rows.rows[0].height, rows.rows[1].is_unfolded = 7, True
+    rows.set_blocks(MessageId("m1"), [AnswerBlock("a\n" * 30), ReasoningBlock("c", 1)])
+    assert (rows.rows[0].height, rows.rows[1].is_unfolded) == (7, True)
+    rows.set_blocks(MessageId("m1"), [ReasoningBlock("b", 1), AnswerBlock("a")])
+    assert [row.height for row in rows.rows] == [1, 1], "a block of another kind has its own height"
+    assert not rows.rows[1].is_unfolded
