@@ -28,7 +28,7 @@ PURE = (
     "bus/shared_backlog.py",
     "client/view.py",
     "client/events.py",
-    "cluster/lease.py",
+    "cluster/lease_state_machine.py",
     "config/merge.py",
     "config/validate.py",
     "http11/client_messages.py",

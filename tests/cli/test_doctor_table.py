@@ -11,7 +11,7 @@ from holdfast import __version__
 from holdfast.cli.click_group import holdfast
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.errors import ConnectionLost, ServerProblem, StartFailed, TimedOut, Unreachable
-from holdfast.client.version_check import VersionMismatch
+from holdfast.client.server_check import VersionMismatch
 from holdfast.domain.doctor import Finding, Health
 from holdfast.domain.errors import HoldfastError
 from holdfast.protocol.bodies import VersionInfo

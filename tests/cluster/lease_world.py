@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.cluster.lease import Holding, Peer, Timing, View, transition
 from holdfast.cluster.lease_events import (
     AllowTools,
     Claim,
@@ -54,6 +53,7 @@ from holdfast.cluster.lease_events import (
     Settle,
     ToolsDue,
 )
+from holdfast.cluster.lease_state_machine import Holding, Peer, Timing, View, transition
 from holdfast.domain.ids import NodeId, WorkspaceId
 
 __all__ = ["NAMES", "TIMING", "WORKSPACES", "Machine", "Node", "Space", "Step", "Violation", "World", "Worlds"]

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from holdfast.cluster.lease import Timing
+from holdfast.cluster.lease_state_machine import Timing
 from holdfast.cluster.membership import Membership
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.testing.memory_cluster import MemoryCluster, OwnedWorkspace

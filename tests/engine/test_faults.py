@@ -168,26 +168,39 @@ async def test_recovery_ends_runs_even_if_the_repair_is_refused() -> None:
     assert (again.end_of("r1").outcome, again.end_of("r1").error) == ("interrupted", INTERRUPTED)
 
 
-async def test_a_failing_fold_ends_its_host_and_the_session_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a fault must not stop the task that carries out all other work of the session."""
-    tool = GatedTool("wait")
-    harness = await Harness.open(ScriptedModel([Step((Call("wait"),)), Step((Say("fine"),))]), tools=[tool])
-    await harness.prompt("one", "r1")
-    await tool.gate.reached.wait()
-    steering = await harness.prompt("and this")
+@pytest.mark.parametrize("ledger_type", [MemoryLedger, SeparateEndLedger], ids=["repaired", "not repaired"])
+def test_a_failing_fold_ends_its_host_and_the_session_continues(
+    ledger_type: type[MemoryLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a fault must not stop the task that carries out all other work of the session. The fold was not stored, so
+    only the end says which run the prompt belonged to, with or without a repair of the conversation.
+    """
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("holdfast.engine.engine.prompt_message", broken)
-    tool.gate.open()
-    async with asyncio.timeout(20):
+    async def main() -> None:
+        tool = GatedTool("wait")
+        steps = [Step((Call("wait"),)), Step((Say("fine"),))]
+        harness = await Harness.open(ScriptedModel(steps), tools=[tool], ledger=ledger_type())
+        await harness.prompt("one", "r1")
+        await tool.gate.reached.wait()
+        steering = await harness.prompt("and this")
+        monkeypatch.setattr("holdfast.engine.engine.prompt_message", broken)
+        tool.gate.open()
         await harness.wait_until_idle()
-    monkeypatch.undo()
-    assert {harness.end_of(run).outcome for run in ("r1", steering.run_id)} == {"failed"}
-    await harness.prompt("two", "r2")
-    await harness.wait_until_idle()
-    assert harness.end_of("r2").outcome == "completed"
+        monkeypatch.undo()
+        ends = {end.run_id: (end.outcome, end.folded_into) for end in harness.ends()}
+        assert ends == {"r1": ("failed", ""), steering.run_id: ("failed", "r1")}
+        await harness.prompt("two", "r2")
+        await harness.wait_until_idle()
+        assert harness.end_of("r2").outcome == "completed"
+
+    if ledger_type is MemoryLedger:
+        in_virtual_time(main)
+        return
+    with pytest.raises(AssertionError, match="could not be repaired"):
+        in_virtual_time(main)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["stored", "not stored"])

@@ -166,8 +166,9 @@ def test_duplicate_id_in_one_response_is_one_call() -> None:
     assert [call.name for item in out for call in item.tool_calls] == ["x"]
 
 
-@pytest.mark.parametrize("input", ["", "{", "[]", "null", "3"])
+@pytest.mark.parametrize("input", ["", "{", "[]", "null", "3", pytest.param('{"a":' + "[" * 5000, id="nested")])
 def test_arguments_are_always_an_object(input: str) -> None:
+    """Also those that an earlier version stored: otherwise no later run of the session could call the model."""
     out = sent_messages(message("user", text_part("hi")), message("assistant", call_part("a", input, finished=False)))
     assert [call.input for item in out for call in item.tool_calls] == ["{}"]
 
@@ -258,9 +259,9 @@ def test_image_is_replaced_by_its_name_for_other_models() -> None:
     assert "image" in texts_of(sent_messages(message("user", image())), "user")[0]
 
 
-def image_result(info: ModelInfo) -> tuple[Message, ...]:
+def image_result(info: ModelInfo, data: str = "aGk=") -> tuple[Message, ...]:
     """Return the history of a tool that returned an image, beside one that did not."""
-    results = message("tool", result_part("a", data="aGk=")), message("tool", result_part("b"))
+    results = message("tool", result_part("a", data=data)), message("tool", result_part("b"))
     return sent_messages(
         message("user", text_part("hi")), message("assistant", call_part("a"), call_part("b")), *results, info=info
     )
@@ -277,6 +278,12 @@ def test_image_result_follows_the_results_for_other_providers() -> None:
     assert shape(out) == ["user", "assistant", "tool", "tool", "user"]
     assert out[-1].parts == (image(b"hi", path="tool-a"), *ASK.parts)
     assert [result.data for result in results_of(out)] == ["", ""]
+
+
+@pytest.mark.parametrize("data", ["aGk", "\N{SNOWMAN}"], ids=["cut off", "not base64"])
+def test_damaged_image_result_is_explained_to_the_model(data: str) -> None:
+    out = image_result(VISION_MODEL, data)
+    assert texts_of(out[-1:], "user")[0] == "[The image of this result is damaged.]"
 
 
 def test_image_result_is_replaced_by_its_name_for_models_without_images() -> None:

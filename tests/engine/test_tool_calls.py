@@ -138,7 +138,13 @@ async def test_an_unknown_tool_is_explained() -> None:
     assert harness.end_of("r1").outcome == "completed"
 
 
-@pytest.mark.parametrize("arguments", ['{"n":', "[1]", "nonsense"])
+NESTED = '{"n":' + "[" * 5000 + "]" * 5000 + "}"
+"""Valid, but deeper than any decoder reads. Models that repeat themselves write it."""
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"n":', "[1]", "nonsense", NESTED], ids=["open", "list", "no JSON", "nested too deeply"]
+)
 async def test_malformed_arguments_are_explained_and_nothing_is_run(arguments: str) -> None:
     tool = fixed_tool("tool")
     harness = await run_to_end(ScriptedModel([Step((Call("tool", arguments), Call("tool"))), DONE]), tool)

@@ -10,7 +10,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import BadRule, RuleSet
-from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
+from holdfast.workspace.process.program_files import ProgramFiles, expand_glob, real_path
 from permissions.corpus import read_tables
 from trials.command_spellings import SpellingProject, damaged_line, spell_program, spell_write
 

@@ -10,7 +10,7 @@ from holdfast.domain.approvals import Decision
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rule_decision import RuleSet
 from holdfast.workspace.git.readonly_check import git_runs_nothing_else
-from holdfast.workspace.process.program_lookup import expand_glob, real_path
+from holdfast.workspace.process.program_files import expand_glob, real_path
 from permissions.test_corpus import bash
 
 
@@ -76,7 +76,7 @@ def test_links_followed_without_being_named_ask(root: Path) -> None:
 
 def test_pattern_with_too_many_matches_asks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge(root, "cat src/*") == "allow"
-    monkeypatch.setattr("holdfast.workspace.process.program_lookup._MAX_ENTRIES", 0)
+    monkeypatch.setattr("holdfast.workspace.process.program_files._MAX_ENTRIES", 0)
     assert judge(root, "cat src/*") == "ask"
     assert judge(root, "cat src/a.py") == "allow"
 

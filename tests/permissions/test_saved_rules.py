@@ -10,7 +10,7 @@ from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.always_allow_rules import is_outdated
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.workspace.process.program_lookup import expand_glob
+from holdfast.workspace.process.program_files import expand_glob
 
 SAVED = (
     "./run.sh",

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
+from holdfast.workspace.process.program_files import ProgramFiles, expand_glob, real_path
 from permissions.corpus import read_tables
 from permissions.test_corpus import bash
 from trials.unapproved_commands import UnapprovedShell, hostile_line

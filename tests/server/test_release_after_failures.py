@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.client import server_launcher
 from holdfast.client.errors import ServerProblem
+from holdfast.client.server_check import VersionMismatch
 from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.sync_client import ServerInfo, SyncClient
-from holdfast.client.version_check import VersionMismatch
 from holdfast.domain.errors import HoldfastError
 from holdfast.engine.recovery import recover
 from holdfast.extensions.extensions import Extensions

@@ -11,7 +11,7 @@ import pytest
 
 from client.scripted_server import Exchange, ScriptedServer, answer, short_directory, stream_head
 from holdfast import __version__
-from holdfast.client import server_launcher, version_check, workspace_connection
+from holdfast.client import server_check, server_launcher, workspace_connection
 from holdfast.client.client import Client
 from holdfast.client.errors import ServerProblem, TimedOut
 from holdfast.client.request import ServerConnections
@@ -251,8 +251,8 @@ def test_outdated_servers_are_replaced(
         asked.append(process)
         return True
 
-    monkeypatch.setattr(version_check, "_has_exited", leaves)
-    assert version_check.replace_outdated(thin) is is_asked
+    monkeypatch.setattr(server_check, "_has_exited", leaves)
+    assert server_check.replace_outdated(thin) is is_asked
     assert asked == [7] * is_asked
 
 

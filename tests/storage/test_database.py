@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any, cast
 
 import apsw
 import msgspec
@@ -14,6 +15,7 @@ from holdfast.domain.errors import DatabaseDamaged, StorageUnavailable, StorageU
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.store_operations import Admit, CreateSession, EndRun, PatchSession, PutMessage, Receipt, Write
+from holdfast.storage import database
 from holdfast.storage.data_directory import WAL_PAGES, preallocate_wal
 from holdfast.storage.sqlite_ledger import SqliteLedger
 from holdfast.testing.conformance import WorkspaceOwner, message, run, session
@@ -99,6 +101,24 @@ async def test_only_groups_with_a_synced_write_are_synced(tmp_path: Path) -> Non
         await first
         await rest
         assert disk.syncs == ["holdfast.db-wal"]
+
+
+async def test_the_threads_of_a_store_are_named_and_never_keep_a_process_alive(tmp_path: Path) -> None:
+    before = {*threading.enumerate()}
+    async with open_ledger(tmp_path):
+        threads = {thread.name: thread.daemon for thread in {*threading.enumerate()} - before}
+        kinds = {name.rstrip("0123456789"): is_daemon for name, is_daemon in threads.items() if "holdfast" in name}
+        assert kinds == {"holdfast-writer": True, "holdfast-reader-": True}
+
+
+async def test_only_the_writer_can_write(tmp_path: Path) -> None:
+    async with open_ledger(tmp_path) as ledger:
+
+        def is_readonly(connection: apsw.Connection) -> bool:
+            return connection.readonly("main")
+
+        assert await ledger.database.read(is_readonly)
+        assert not await ledger.database.write(is_readonly, sync=False)
 
 
 async def test_the_writer_sets_synchronous_for_each_group(tmp_path: Path) -> None:
@@ -330,3 +350,49 @@ async def test_a_message_that_changes_its_run_and_back_is_found_by_its_run(tmp_p
         await owner.do(PutMessage(other), PutMessage(first))
         assert [item.id for item in await ledger.messages_of_run(owner.id, RunId("r1"))] == ["m"]
         assert await ledger.messages_of_run(owner.id, RunId("r2")) == []
+
+
+class StuckConnection:
+    """A connection whose file reports an error when it is closed."""
+
+    is_closed = False
+
+    def close(self, force: bool = False) -> None:
+        if not force:
+            raise apsw.IOError
+        self.is_closed = True
+
+
+def test_a_connection_whose_file_fails_is_closed_by_force(caplog: pytest.LogCaptureFixture) -> None:
+    stuck = StuckConnection()
+    database._close(cast(Any, stuck))
+    assert stuck.is_closed
+    assert caplog.records
+
+
+class LockedQueue:
+    """Records for each job whether the lock was held while it was put."""
+
+    def __init__(self, threads: Any) -> None:  # noqa: ANN401 - `Writer` or `Readers`
+        self._lock, self._jobs = threads._submit_lock, threads._jobs
+        self.was_locked: list[bool] = []
+
+    def put(self, job: object) -> None:
+        self.was_locked.append(self._lock.locked())
+        self._jobs.put(job)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._jobs, name)
+
+
+async def test_every_job_is_put_while_the_lock_is_held(tmp_path: Path) -> None:
+    """Otherwise a job could be put after the one that stops the thread, and its caller would wait forever."""
+    ledger = SqliteLedger(tmp_path)
+    parts: list[Any] = [ledger.database._writer, ledger.database._readers]
+    queues = [LockedQueue(part) for part in parts]
+    for part, jobs in zip(parts, queues, strict=True):
+        part._jobs = jobs
+    await ledger.database.write(lambda _: None, sync=False)
+    await ledger.database.read(lambda _: None)
+    await ledger.close()
+    assert [len(jobs.was_locked) > 1 and all(jobs.was_locked) for jobs in queues] == [True, True]

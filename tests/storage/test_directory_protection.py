@@ -21,7 +21,7 @@ from holdfast.storage import database as checks
 from holdfast.storage.data_directory import find_exposed_files
 from holdfast.storage.event_log import Retention
 from holdfast.storage.sqlite_ledger import SqliteLedger
-from holdfast.storage.table_access import is_cacheable
+from holdfast.storage.sqlite_tables import is_cacheable
 from holdfast.testing.conformance import ManualClock, WorkspaceOwner, message, run
 from storage.faulty_disk import FaultyDisk
 from trials.replaced_data_directory import DATABASE, WAL
@@ -329,7 +329,7 @@ async def test_small_or_unclean_database_is_checked_completely(
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (2,), (1, 2), (2, 1), (1, 1)])
 def test_value_at_the_bound_is_large(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.storage.table_access._CACHEABLE_BYTES", 2)
+    monkeypatch.setattr("holdfast.storage.sqlite_tables._CACHEABLE_BYTES", 2)
     assert is_cacheable(*("x" * size for size in sizes)) == (max(sizes) < 2)
 
 
@@ -406,7 +406,7 @@ async def test_prompt_of_any_length_is_returned_by_every_read(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long prompts are stored in a table of their own; the row is rewritten at each step."""
-    monkeypatch.setattr("holdfast.storage.table_access._INLINE_PROMPT_LIMIT", 1)
+    monkeypatch.setattr("holdfast.storage.sqlite_tables._INLINE_PROMPT_LIMIT", 1)
     ledger = SqliteLedger(tmp_path)
     workspace_owner = await WorkspaceOwner.with_session(ledger)
     prompt = "x" * length

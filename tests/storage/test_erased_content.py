@@ -13,11 +13,15 @@ from holdfast.domain.ids import MessageId, RunId, SessionId
 from holdfast.domain.store_operations import (
     AddFile,
     Admit,
+    CancelSession,
     CreateSession,
     DeleteSession,
     EndRun,
     GrowMessage,
     PutMessage,
+    Receipt,
+    StartRun,
+    StepRun,
     Write,
 )
 from holdfast.storage.sqlite_ledger import SqliteLedger
@@ -84,6 +88,48 @@ async def test_content_of_a_deleted_session_is_in_no_file(seed: int, tmp_path: P
     await workspace_owner.ledger.close()  # type: ignore[attr-defined]
     with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as connection:
         assert connection.pragma("integrity_check") == "ok"
+
+
+async def test_the_answer_to_a_cancel_does_not_keep_the_prompt(tmp_path: Path) -> None:
+    """The answers of the last batch are stored: they name the runs that a cancel returned, without their content."""
+    ledger = SqliteLedger(tmp_path)
+    owner = await WorkspaceOwner.with_session(ledger)
+    await owner.do(Admit(run("r1", prompt="canary-s-1"), b"hash"))
+    operations = (CancelSession(SessionId("s")), EndRun(RunId("r1"), "cancelled", 9), DeleteSession(SessionId("s")))
+    answer, *_ = await owner.batch(*(Write((operation,)) for operation in operations))
+    assert isinstance(answer, Receipt)
+    assert [item.prompt for item in answer.runs] == ["canary-s-1"]
+    assert files_containing(tmp_path, "canary-s-1") == []
+    await ledger.close()
+
+
+async def test_each_large_content_is_stored_once(tmp_path: Path) -> None:
+    """A prompt is shown by every row of its run, and a content may be that of several versions and files."""
+    ledger = SqliteLedger(tmp_path)
+    owner = await WorkspaceOwner.with_session(ledger)
+    texts = {name: f"canary-{name}-" + "x" * 40_000 for name in ("prompt", "message", "file")}
+    await owner.do(Admit(run("r1", prompt=texts["prompt"]), b"hash"))
+    await owner.do(StartRun(RunId("r1"), 5))
+    await owner.do(StepRun(RunId("r1"), 1))
+    await owner.do(PutMessage(message("m1", texts["message"])))
+    for number in range(3):
+        await owner.do(AddFile(FileVersion(f"f{number}", SessionId("s"), f"/{number % 2}", texts["file"], 0, 1, 1)))
+    assert (await owner.get("r1")).prompt == texts["prompt"]
+    await ledger.close()
+    columns = ("runs.body", "inputs.prompt", "messages.body", "files.body", "contents.content")
+    with closing(apsw.Connection(str(tmp_path / "holdfast.db"))) as connection:
+        found = {
+            column: [
+                text
+                for (value,) in connection.execute(f"SELECT {column} FROM {column.partition('.')[0]}")
+                for text in texts
+                if f"canary-{text}-" in (value if isinstance(value, str) else bytes(value or b"").decode())
+            ]
+            for column in columns
+        }
+        digests = connection.execute("SELECT length(digest) FROM contents").fetchall()
+    assert digests == [(32,)], "as in databases of earlier versions, whose contents are found by them"
+    assert found == dict(zip(columns, ([], ["prompt"], ["message"], [], ["file"]), strict=True))
 
 
 async def test_reader_with_an_old_snapshot_only_delays_the_erasure(

@@ -35,8 +35,8 @@ from holdfast.testing.memory_ledger import MemoryLedger
 from storage.write_generator import WriteGenerator, everything, permission_request, request_event
 
 LOWEST = {
-    "table_access._INLINE_PROMPT_LIMIT": 0,
-    "table_access._CACHEABLE_BYTES": 0,
+    "sqlite_tables._INLINE_PROMPT_LIMIT": 0,
+    "sqlite_tables._CACHEABLE_BYTES": 0,
     "data_directory.WAL_PAGES": 1,
     "writer_thread.WAL_PAGES": 1,
     "vacuum.SPARE_PAGES": 0,

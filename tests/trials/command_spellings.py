@@ -17,7 +17,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob
+from holdfast.workspace.process.program_files import ProgramFiles, expand_glob
 
 __all__ = ["SpellingProject", "damaged_line", "spell_program", "spell_write", "try_data", "try_spellings"]
 

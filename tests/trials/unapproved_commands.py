@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.permissions.rule_decision import RuleSet
-from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob
+from holdfast.workspace.process.program_files import ProgramFiles, expand_glob
 
 __all__ = ["UnapprovedShell", "hostile_line", "try_unapproved"]
 

@@ -26,9 +26,9 @@ from holdfast.workspace.files.safe_open import (
     require_workspace,
     status_of,
 )
-from holdfast.workspace.process import program_lookup
+from holdfast.workspace.process import program_files
 from holdfast.workspace.process.piped_process import find_program
-from holdfast.workspace.process.program_lookup import ProgramFiles, expand_glob, real_path
+from holdfast.workspace.process.program_files import ProgramFiles, expand_glob, real_path
 from planting import assert_every_clause_decides
 from scratch import memory_directory
 
@@ -463,11 +463,11 @@ def test_program_lookup(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     tools.put("relative/tool", "")
     monkeypatch.chdir(tools.base)
     check_programs(tools)
-    assert_every_clause_decides([ProgramFiles, program_lookup._is_copy], lambda: check_programs(tools))
+    assert_every_clause_decides([ProgramFiles, program_files._is_copy], lambda: check_programs(tools))
     # A file above the limit is not compared.
-    monkeypatch.setattr(program_lookup, "_MAX_COMPARED_SIZE", len("#!/bin/sh\n# the tool\n"))
+    monkeypatch.setattr(program_files, "_MAX_COMPARED_SIZE", len("#!/bin/sh\n# the tool\n"))
     check_programs(tools)
-    monkeypatch.setattr(program_lookup, "_MAX_COMPARED_SIZE", len("#!/bin/sh\n# the tool\n") - 1)
+    monkeypatch.setattr(program_files, "_MAX_COMPARED_SIZE", len("#!/bin/sh\n# the tool\n") - 1)
     assert not ProgramFiles(lambda: tools.path("bin")).is_same(tools.path("copies/copy"), "tool")
 
 
@@ -529,7 +529,7 @@ def test_expansions_of_a_pattern(ground: PathFixture, monkeypatch: pytest.Monkey
     (ground.root / "-option").write_text("")
     os.symlink("file", ground.root / ".hidden")
     check_expansions(ground)
-    assert_every_clause_decides(program_lookup._GlobWalk, lambda: check_expansions(ground))
+    assert_every_clause_decides(program_files._GlobWalk, lambda: check_expansions(ground))
     count = len(leads_all) + 1
     for name, most, is_known in (
         ("_MAX_EXPANSIONS", count, True),
@@ -538,5 +538,5 @@ def test_expansions_of_a_pattern(ground: PathFixture, monkeypatch: pytest.Monkey
         ("_MAX_ENTRIES", len(os.listdir(ground.root)) - 1, False),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(program_lookup, name, most)
+            patch.setattr(program_files, name, most)
             assert (expand_glob(f"{ground.root}/*") is not None) is is_known, (name, most)

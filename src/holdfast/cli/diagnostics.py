@@ -21,9 +21,9 @@ from holdfast.cli.local_settings import load_configuration, local_options, uses_
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
 from holdfast.client.server_address import ServerAddress
+from holdfast.client.server_check import VersionMismatch
 from holdfast.client.server_launcher import ServerLocation, locate, secure_directory
 from holdfast.client.terminal_text import printable, sanitize
-from holdfast.client.version_check import VersionMismatch
 from holdfast.distribution_names import DISTRIBUTION, FOREIGN_DISTRIBUTION, REPAIR
 from holdfast.domain.doctor import Finding, Health, Severity
 from holdfast.domain.errors import HoldfastError

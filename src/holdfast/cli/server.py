@@ -17,9 +17,9 @@ from holdfast.cli.serve import ServeArgs, run_server
 from holdfast.cli.server_connection import ServerConnection, sleep
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.server_address import ServerAddress
+from holdfast.client.server_check import end_of
 from holdfast.client.server_launcher import locate
 from holdfast.client.sync_client import SyncClient
-from holdfast.client.version_check import end_of
 from holdfast.protocol.bodies import ServerControl, VersionInfo, WorkspaceBody
 
 __all__ = ["serve_command", "server_command"]

@@ -22,9 +22,9 @@ from holdfast.client.errors import (
     message_of,
 )
 from holdfast.client.server_address import QueryItems, ServerAddress
+from holdfast.client.server_check import replace_outdated
 from holdfast.client.server_launcher import ServerLocation, find, find_or_start, locate, unreachable
 from holdfast.client.sync_client import SyncClient, SyncEventStream
-from holdfast.client.version_check import replace_outdated
 from holdfast.domain.errors import BadRequest
 from holdfast.http11.client_messages import quote
 

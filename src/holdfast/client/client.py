@@ -8,13 +8,13 @@ import os
 import random
 import uuid
 
-from holdfast.client.api_methods import WorkspaceMethods
 from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem, message_of
 from holdfast.client.request import OpenResponse
 from holdfast.client.server_address import ServerAddress, build_request, fill
-from holdfast.client.sessions import SessionMethods
+from holdfast.client.session_methods import SessionMethods
 from holdfast.client.stream import SILENCE_TIMEOUT, EventStream
+from holdfast.client.workspace_methods import WorkspaceMethods
 from holdfast.domain.approvals import Via
 from holdfast.domain.ids import WorkspaceId
 from holdfast.protocol.routes import PREFIX

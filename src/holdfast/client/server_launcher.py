@@ -1,7 +1,7 @@
 """Finds the server of a data directory, or starts it. Blocking, without an event loop, because commands are
 short-lived.
 
-The lock file of the data directory names the socket; `version_check.py` checks that the right server listens there.
+The lock file of the data directory names the socket; `server_check.py` checks that the right server listens there.
 Several clients may find no server at the same moment: a lock beside the socket lets one of them start it while the
 others wait.
 """
@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
 from holdfast.client.server_address import ServerAddress
+from holdfast.client.server_check import describe, is_server_of, replace_outdated
 from holdfast.client.server_paths import (
     data_directory,
     default_data_directory,
@@ -29,7 +30,6 @@ from holdfast.client.server_paths import (
     socket_path,
 )
 from holdfast.client.sync_client import SyncClient
-from holdfast.client.version_check import describe, is_server_of, replace_outdated
 from holdfast.lock_owner import LockOwner, directory_id, read_owner
 
 __all__ = [

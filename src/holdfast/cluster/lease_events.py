@@ -1,4 +1,4 @@
-"""Events and effects of the lease state machine (`lease`). Pure."""
+"""Events and effects of the lease state machine (`lease_state_machine`). Pure."""
 
 from collections.abc import Mapping
 from typing import TypeAlias

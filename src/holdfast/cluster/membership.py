@@ -1,8 +1,9 @@
 """Membership of this node in a cluster: the asyncio driver of the lease state machine.
 
-It sends heartbeats, reads the other nodes, keeps the LISTEN connection, and executes the effects of `lease`. Requests
-run in tasks of their own, so that a slow claim delays no heartbeat. Each has a time limit: after it the outcome is
-unknown. A heartbeat that failed is repeated soon, because the others count its silence.
+It sends heartbeats, reads the other nodes, keeps the LISTEN connection, and executes the effects of
+`lease_state_machine`. Requests run in tasks of their own, so that a slow claim delays no heartbeat. Each has a time
+limit: after it the outcome is unknown. A heartbeat that failed is repeated soon, because the others count its
+silence.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, assert_never
 
-from holdfast.cluster.lease import Timing, View, may_run_tools, start, transition
 from holdfast.cluster.lease_events import (
     AllowTools,
     AwaitTools,
@@ -53,6 +53,7 @@ from holdfast.cluster.lease_events import (
     ToolsDue,
     Wanted,
 )
+from holdfast.cluster.lease_state_machine import Timing, View, may_run_tools, start, transition
 from holdfast.cluster.notifications import WANTED_CHANNEL
 from holdfast.cluster.ports import ClusterStore, ListenConnection, NodeGone, WorkspaceHost
 from holdfast.domain.errors import StorageError

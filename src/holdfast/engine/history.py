@@ -221,7 +221,7 @@ def _assistant_parts(message: Message, info: ModelInfo) -> Iterable[Part]:
 def _sendable(call: ToolCall) -> ToolCall:
     try:
         msgspec.json.decode(call.input, type=dict[str, object])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return msgspec.structs.replace(call, input="{}", finished=True)
     return call
 

@@ -98,7 +98,8 @@ class _Call:
             text = replace_json_surrogates(text.encode()).decode()
         try:
             msgspec.json.decode(text, type=dict[str, object])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
+            # Arguments that are nested too deeply are as unusable as malformed ones.
             self.malformed = True
         else:
             self.pieces = [text]

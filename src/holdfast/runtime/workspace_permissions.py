@@ -12,7 +12,7 @@ from holdfast.domain.approvals import Verdict
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
 from holdfast.workspace.git.readonly_check import git_is_quiet
-from holdfast.workspace.process.program_lookup import expand_glob, real_path
+from holdfast.workspace.process.program_files import expand_glob, real_path
 
 if TYPE_CHECKING:
     from holdfast.permissions.deny_check import ProgramFiles

@@ -49,7 +49,7 @@ from holdfast.workspace.git.readonly_check import examined_git
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.piped_process import GuardedSpawn
-from holdfast.workspace.process.program_lookup import ProgramFiles
+from holdfast.workspace.process.program_files import ProgramFiles
 from holdfast.workspace.process.shell_launch import Shell, command_environment
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
 

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.domain.event_erasure import event_subject, redact_body, session_of
 from holdfast.domain.ids import SessionId
 from holdfast.domain.store_operations import Entry
-from holdfast.storage.table_access import composite_key, is_cacheable, key_range, number_of
+from holdfast.storage.sqlite_tables import composite_key, is_cacheable, key_range, number_of
 
 __all__ = ["PRUNE_INTERVAL", "EventLog", "Retention"]
 

@@ -39,8 +39,8 @@ from holdfast.storage.database import Database
 from holdfast.storage.event_log import EventLog, Retention
 from holdfast.storage.operations import execute
 from holdfast.storage.packed_answers import PackedAnswers, pack_answers
+from holdfast.storage.sqlite_tables import FileTable, MessageTable, RequestTable, RunTable, SessionTable
 from holdfast.storage.stats import collect_stats
-from holdfast.storage.table_access import FileTable, MessageTable, RequestTable, RunTable, SessionTable
 from holdfast.storage.writer_thread import Probe
 
 __all__ = ["Batch", "Committed", "SqliteLedger", "WorkspaceTables", "commit_batch"]

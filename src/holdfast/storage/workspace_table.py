@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.domain.errors import OwnerChanged
 from holdfast.domain.ids import WorkspaceId
-from holdfast.storage.table_access import is_cacheable
+from holdfast.storage.sqlite_tables import is_cacheable
 
 __all__ = [
     "UNCLEAN_GAP",

@@ -17,8 +17,8 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.store_operations import Answer, Briefing, Refusal, RunRecord, Snapshot, WorkspaceRecord, Write
 from holdfast.storage.event_log import Retention
-from holdfast.storage.journal import Journal, Table
 from holdfast.storage.operations import execute
+from holdfast.storage.undo_log import Journal, Table
 from holdfast.testing.memory_tables import MemoryTables
 
 __all__ = ["MemoryLedger"]

@@ -16,7 +16,7 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.store_operations import Entry, RunRecord
 from holdfast.storage.event_log import PRUNE_INTERVAL, Retention
-from holdfast.storage.journal import Journal, Table
+from holdfast.storage.undo_log import Journal, Table
 
 __all__ = ["MemoryTables"]
 

@@ -11,11 +11,11 @@ import pytest
 from holdfast.domain.approvals import QuestionAnswer
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.tools import QuestionBatch, ToolContext
-from holdfast.extensions.mcp import request_limits as module
+from holdfast.extensions.mcp import bounded_waits as module
+from holdfast.extensions.mcp.bounded_waits import DetachedWait, RateLimit, StartLimiter
 from holdfast.extensions.mcp.elicitation import elicit, form_content, form_fields
 from holdfast.extensions.mcp.mcp_tools import _InactivityTimer
 from holdfast.extensions.mcp.mcp_types import error_message
-from holdfast.extensions.mcp.request_limits import DetachedWait, RateLimit, StartLimiter
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse, in_virtual_time
 

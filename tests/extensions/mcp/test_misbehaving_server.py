@@ -22,7 +22,7 @@ from extensions.mcp.servers import (
     wait_until_gone,
 )
 from holdfast.extensions.mcp import mcp_types
-from holdfast.extensions.mcp.request_limits import RateLimit, StartLimiter
+from holdfast.extensions.mcp.bounded_waits import RateLimit, StartLimiter
 from holdfast.testing.gates import start, until
 
 GO: tuple[str, object] = ("mcp_misbehaving_go", {})

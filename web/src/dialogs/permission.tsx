@@ -135,7 +135,7 @@ function Subject({ what }: { what: RequestSubject }): JSX.Element {
           </pre>
           {hasInvisible(what.command) && (
             <p class="approval-note warning">
-              <Icon name="warning" small /> It has characters that one would not see. They are escapeCharacter out.
+              <Icon name="warning" small /> It contains invisible characters, which are shown as escape sequences.
             </p>
           )}
         </>

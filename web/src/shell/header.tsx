@@ -28,7 +28,7 @@ export function Header(): JSX.Element {
         {skip.value && (
           <span class="chip warning" data-testid="auto-approve" title="Auto-approve is on: tools act without approval. Alt Y turns it off.">
             <Icon name="warning" small />
-            {isNarrow.value ? "unasked" : "auto-approve"}
+            {isNarrow.value ? "auto" : "auto-approve"}
           </span>
         )}
         {others.value > 0 && (

@@ -59,7 +59,7 @@ function Suggestions({ isScripted }: { isScripted: boolean }): JSX.Element {
   return (
     <ul class="suggestions">
       {isScripted && <Suggestion icon="play" title="Take the tour" about="no key, no network; only the model is scripted" run={() => void reportErrors(prompt("tour"))} />}
-      {latest && <Suggestion icon="chat" title="Go on" about={`with “${latest.title}”`} run={() => void reportErrors(chooseSession(latest.id))} />}
+      {latest && <Suggestion icon="chat" title="Continue" about={`with “${latest.title}”`} run={() => void reportErrors(chooseSession(latest.id))} />}
       <Suggestion icon="spark" title="Choose a model" about="or set a key" run={() => (dialog.value = "models")} />
       {!isScripted && <Suggestion icon="pen" title={`Write ${guide.value}`} about="the model describes the project for later sessions" run={() => void reportErrors(initProject())} />}
       <Suggestion icon="question" title="Keys" about="on one page" run={() => (dialog.value = "help")} />

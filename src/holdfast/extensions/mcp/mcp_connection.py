@@ -22,6 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from holdfast import __version__
+from holdfast.extensions.mcp.bounded_waits import RateLimit
 from holdfast.extensions.mcp.http_transport import ResponseMonitor, open_http_streams
 from holdfast.extensions.mcp.mcp_types import (
     FIRST_DELAY,
@@ -35,7 +36,6 @@ from holdfast.extensions.mcp.mcp_types import (
     ProgressHandler,
     SessionExpired,
 )
-from holdfast.extensions.mcp.request_limits import RateLimit
 from holdfast.extensions.mcp.sanitize import sanitize_lists, schema_error
 from holdfast.extensions.mcp.stdio_transport import ExitReason, run_program
 from holdfast.tasks import TaskOwner

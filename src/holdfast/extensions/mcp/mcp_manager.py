@@ -7,7 +7,7 @@ may use the same port.
 
 Tools are offered from the lists that are known: those of the connection, or the cached ones of the last connection.
 Therefore a run can start before its servers do, and a call waits for the connection. Requests of clients and tools run
-through `request_limits`, so a server that hangs delays only its own caller. The number of concurrent starts is limited,
+through `bounded_waits`, so a server that hangs delays only its own caller. The number of concurrent starts is limited,
 since a start can occupy a processor for seconds.
 
 `close` is bounded in time: owner tasks are cancelled twice, then abandoned requests are awaited, whose connections are
@@ -27,11 +27,11 @@ from holdfast.domain.extensions import McpArgument, McpChange, McpContents, McpI
 from holdfast.domain.settings import McpSettings
 from holdfast.domain.tools import Tool
 from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.mcp.bounded_waits import DetachedWait, StartLimiter
 from holdfast.extensions.mcp.mcp_server import McpServer, SharedServices
 from holdfast.extensions.mcp.mcp_tools import ListResources, McpTool, McpToolCalls, ReadResource, tool_specs
 from holdfast.extensions.mcp.mcp_types import CallFailed, ConnectionClosed, ListName
 from holdfast.extensions.mcp.oauth_manager import OAuthManager
-from holdfast.extensions.mcp.request_limits import DetachedWait, StartLimiter
 from holdfast.extensions.mcp.tool_cache import ToolCache
 from holdfast.extensions.mcp.tool_naming import prompt_command
 from holdfast.extensions.mcp.tool_results import prompt_text, resource_contents

@@ -15,7 +15,7 @@ Things that go wrong, and the answer to each:
 * The program cannot be started as configured: no automatic retry, because only a change of the settings helps.
 * An attempt fails or a connection ends: retries with increasing delays; a call starts the next attempt at once.
 * The server accepts a request and never answers: the request runs in its own task and is abandoned after its time
-  limit (`request_limits`), then the server is pinged and disconnected if it does not respond.
+  limit (`bounded_waits`), then the server is pinged and disconnected if it does not respond.
 * The server restarts without notice: an idle connection is pinged before it is used.
 * The server announces list changes without a pause: the lists are read at most once per delay, which doubles.
 """
@@ -37,6 +37,7 @@ from holdfast.domain.extensions import NEVER, McpChange, McpInfo, McpNotice
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.base import ExtensionContext
 from holdfast.extensions.mcp import mcp_types
+from holdfast.extensions.mcp.bounded_waits import DetachedWait, StartLimiter
 from holdfast.extensions.mcp.mcp_types import (
     LISTS,
     CallFailed,
@@ -50,7 +51,6 @@ from holdfast.extensions.mcp.mcp_types import (
     leaf_exceptions,
 )
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
-from holdfast.extensions.mcp.request_limits import DetachedWait, StartLimiter
 from holdfast.extensions.mcp.tool_cache import CachedTools
 from holdfast.extensions.mcp.tool_naming import is_enabled, tool_names
 from holdfast.providers.shared_http_clients import in_thread

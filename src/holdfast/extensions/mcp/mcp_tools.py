@@ -13,6 +13,7 @@ from msgspec import Meta
 from holdfast.domain.errors import ToolError
 from holdfast.domain.model_requests import ToolSpec
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
+from holdfast.extensions.mcp.bounded_waits import DetachedWait, retrieve_exception
 from holdfast.extensions.mcp.elicitation import elicit
 from holdfast.extensions.mcp.mcp_server import McpServer
 from holdfast.extensions.mcp.mcp_types import (
@@ -23,7 +24,6 @@ from holdfast.extensions.mcp.mcp_types import (
     SessionExpired,
     error_message,
 )
-from holdfast.extensions.mcp.request_limits import DetachedWait, retrieve_exception
 from holdfast.extensions.mcp.sanitize import provider_schema
 from holdfast.extensions.mcp.tool_naming import with_hash_suffix
 from holdfast.extensions.mcp.tool_results import resource_contents, resource_outcome, tool_outcome

@@ -7,9 +7,9 @@ from holdfast.config.credentials import TokenRefresher
 from holdfast.domain.errors import BadRequest
 from holdfast.domain.settings import McpSettings
 from holdfast.extensions.base import ExtensionContext
+from holdfast.extensions.mcp.bounded_waits import retrieve_exception
 from holdfast.extensions.mcp.mcp_server import McpServer, transport_type
 from holdfast.extensions.mcp.oauth_tokens import OAuthTokens
-from holdfast.extensions.mcp.request_limits import retrieve_exception
 from holdfast.providers.shared_http_clients import in_thread, post_form
 from holdfast.tasks import TaskOwner
 

@@ -15,8 +15,8 @@ from mcp_types import jsonrpc_message_adapter
 
 from holdfast.domain.errors import HoldfastError, ToolError
 from holdfast.domain.surrogates import replace_json_surrogates
+from holdfast.extensions.mcp.bounded_waits import RateLimit, retrieve_exception
 from holdfast.extensions.mcp.mcp_types import MAX_MESSAGE_BYTES, ConnectionClosed, ConnectionParams, McpStartFailed
-from holdfast.extensions.mcp.request_limits import RateLimit, retrieve_exception
 from holdfast.tasks import TaskOwner
 from holdfast.workspace.process.piped_process import GuardedChild
 

@@ -18,8 +18,8 @@ from holdfast.domain.messages import Message
 from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.domain.store_operations import Entry, RunRecord
-from holdfast.storage.journal import Journal, Table
 from holdfast.storage.postgres.batch_keys import Keys, searchable
+from holdfast.storage.undo_log import Journal, Table
 
 __all__ = ["LoadedTables", "RunRow", "WorkspaceState", "decode_run", "decode_session", "decode_version"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import version_check
+from holdfast.client import server_check
 from holdfast.client.errors import BrokenResponse, ConnectionLost, TimedOut
+from holdfast.client.server_check import VersionMismatch, describe, replace_outdated
 from holdfast.client.sync_client import ServerInfo
-from holdfast.client.version_check import VersionMismatch, describe, replace_outdated
 from holdfast.protocol import PROTOCOL
 from planting import CLAUSES, assert_every_clause_decides
 
@@ -69,10 +69,10 @@ class Waits:
         self.descriptor: int | None = 7
         self.waits: list[tuple[list[int], float]] = []
         self.closed: list[int] = []
-        monkeypatch.setattr(version_check, "__version__", "1.2.3")
-        monkeypatch.setattr(version_check, "end_of", lambda _: self.descriptor)
-        monkeypatch.setattr(version_check, "os", SimpleNamespace(close=self.closed.append))
-        monkeypatch.setattr(version_check, "select", SimpleNamespace(select=self._select))
+        monkeypatch.setattr(server_check, "__version__", "1.2.3")
+        monkeypatch.setattr(server_check, "end_of", lambda _: self.descriptor)
+        monkeypatch.setattr(server_check, "os", SimpleNamespace(close=self.closed.append))
+        monkeypatch.setattr(server_check, "select", SimpleNamespace(select=self._select))
 
     def _select(self, reading: list[int], _w: object, _x: object, seconds: float) -> None:
         self.waits.append((reading, seconds))
@@ -107,7 +107,7 @@ def check_servers(waits: Waits) -> None:
 
 
 def test_every_mistake_about_versions_is_noticed(waits: Waits) -> None:
-    functions = [replace_outdated, version_check._parts, version_check._has_exited]
+    functions = [replace_outdated, server_check._parts, server_check._has_exited]
     kinds = CLAUSES | {"comparison", "exit", "argument"}
     assert_every_clause_decides(functions, partial(check_servers, waits), kinds=kinds)
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from holdfast.cluster.lease import IllegalTransition, Timing, View, may_run_tools, start, transition
 from holdfast.cluster.lease_events import (
     AllowTools,
     AwaitTools,
@@ -48,6 +47,7 @@ from holdfast.cluster.lease_events import (
     ToolsDue,
     Wanted,
 )
+from holdfast.cluster.lease_state_machine import IllegalTransition, Timing, View, may_run_tools, start, transition
 from holdfast.domain.ids import NodeId, WorkspaceId
 
 ME, OTHER, THIRD = NodeId("me"), NodeId("other"), NodeId("third")
