@@ -137,9 +137,11 @@ class _Signals:
     def __init__(self) -> None:
         self.is_running = False
         self.stops = 0
+        self.is_installed = False
 
     def install(self) -> None:
         """Leave the handlers of the test run."""
+        self.is_installed = True
 
     def wait(self, seconds: float) -> None:
         """Wait no real time."""
@@ -160,7 +162,8 @@ class Running:
         monkeypatch.setattr(run_command, "locate", lambda *_: LOCATION)
         monkeypatch.setattr(run_command, "_follow", self._follow)
 
-    def _follow(self, _connection: object, _signals: object, _args: object, sent: Any, _stream: object) -> int:  # noqa: ANN401
+    def _follow(self, _connection: object, signals: _Signals, _args: object, sent: Any, _stream: object) -> int:  # noqa: ANN401
+        assert signals.is_installed
         self.followed.append((sent.deadline, sent.may_be_old))
         return 0
 
