@@ -113,6 +113,8 @@ class AgentFixture:
 
     def __init__(self, patch: pytest.MonkeyPatch, where: ServerLocation = LOCAL, **results: Any) -> None:  # noqa: ANN401
         self.log: Log = []
+        self.may_send = asyncio.Event()
+        self.may_send.set()
         self.sent: list[tuple[str, Json]] = []
         self.asked: list[Json] = []
         self.connections: list[FakeConnection] = []
@@ -145,6 +147,7 @@ class AgentFixture:
         return {}
 
     async def _notify(self, method: str, params: Json) -> None:
+        await self.may_send.wait()
         if method == "session/update":
             self.sent.append((params["sessionId"], params["update"]))
 

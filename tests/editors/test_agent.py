@@ -17,6 +17,7 @@ from editors.agent_fixture import (
     PROBLEM,
     REMOTE,
     TCP,
+    AgentFixture,
     Json,
     answer,
     chunk,
@@ -30,6 +31,7 @@ from editors.agent_fixture import (
 )
 from holdfast.acp import agent as agent_module
 from holdfast.acp.initialize import initialize_result
+from holdfast.acp.workspace_bridge import WorkspaceBridge
 from holdfast.client.errors import ClientError, ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.errors import BadRequest
@@ -295,10 +297,31 @@ async def test_updates_precede_the_response_to_a_prompt(monkeypatch: pytest.Monk
     async with open_session(monkeypatch, list_messages=()) as fixture:
         prompt = start_request(fixture.agent.prompt(session_id="s", prompt=words("hi")))
         await until(lambda: any(entry[0] == "send_prompt" for entry in fixture.log))
+        fixture.may_send.clear()
         await fixture.event(MessageEvent(Change("created", answer("one"))), 6)
         await fixture.end("completed")
+        await settle_down()
+        assert not prompt.done(), "the editor has not received the answer yet"
+        fixture.may_send.set()
         await prompt
         assert fixture.sent == [("s", chunk("one"))]
+
+
+async def test_an_opening_that_is_not_complete_ends_with_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixture = AgentFixture(monkeypatch)
+    opening = asyncio.Event()
+
+    async def hang(_: object) -> None:
+        opening.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(WorkspaceBridge, "open", hang)
+    request = start_request(fixture.agent.new_session(cwd="/"))
+    await opening.wait()
+    await fixture.agent._close()
+    assert fixture.requests() == [("leave", "/")], "it is over when the agent is closed"
+    await asyncio.wait([request])
+    await fixture.editor.close()
 
 
 DONE = UndoReport((UndoneFile("a", "restored", 1), UndoneFile("b", "refused", 1, "", "edited")), True)

@@ -19,6 +19,7 @@ from holdfast.client.server_launcher import ServerLocation
 from holdfast.domain.approvals import PermissionNotification, QuestionNotification
 from holdfast.domain.events import AgentEvent, AgentNotice, Change
 from holdfast.domain.ids import MessageId, RunId, SessionId, ToolCallId
+from holdfast.domain.line_diff import DiffLine
 from holdfast.domain.runs import Run
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.tui import block_render, redraw, welcome
@@ -26,9 +27,10 @@ from holdfast.tui.app import HoldfastApp
 from holdfast.tui.app_context import AppContext
 from holdfast.tui.approvals import ApprovalController
 from holdfast.tui.blocks import NoticeBlock, ReasoningBlock
+from holdfast.tui.diff_render import DiffView
 from holdfast.tui.redraw import Renderer
 from holdfast.tui.server_connection import LSP_STATE_NAMES, ServerConnection, ServerCounts, count_servers
-from holdfast.tui.themes import DARK
+from holdfast.tui.themes import DARK, PLAIN
 from holdfast.tui.welcome import WelcomeView
 from holdfast.tui.widgets.queue_panel import QueuePanel
 from tui.fake_context import NO, FakeClient, FakeContext, Recorder
@@ -239,10 +241,12 @@ def test_reasoning_and_notices() -> None:
     # Long text wraps inside the margins of both sides.
     assert [len(line) for line in drawn(NoticeBlock("info", "", "x" * 60), width=20)][1:] == [19, 19, 19, 11]
     assert [len(line) for line in drawn(ReasoningBlock("x" * 32, 0), width=20, is_unfolded=True)][1:] == [19, 19, 6]
-    for width, rows_ in ((1, 3), (2, 3), (3, 3), (4, 2)):
+    head = ReasoningBlock("x" * 60, 0, is_open=True)
+    assert [len(drawn(head, width=20, is_unfolded=unfolded)[0]) for unfolded in (False, True)] == [20, 20]
+    for width, expected in ((2, ["▌ a", "▌ b", "▌ c"]), (3, ["▌ a", "▌ b", "▌ c"]), (4, ["▌ ab", "▌ c"])):
         console = Console(width=width, color_system=None)
-        lines = console.render_lines(block_render.LeftBar(Text("abc"), ""), console.options, pad=False)
-        assert len(lines) == rows_ or width < 3
+        segments = console.render(block_render.LeftBar(Text("abc"), ""), console.options)
+        assert "".join(segment.text for segment in segments).split("\n")[:-1] == expected, width
 
 
 # The welcome screen.
@@ -520,3 +524,22 @@ async def test_prompt_of_a_connection() -> None:
             assert (sent.session_id, sent.prompt, sent.delivery, sent.client_id, sent.interactive, sent.yolo) == (
                 session or "new", "hi", "queue", "me", True, yolo
             )  # fmt: skip
+
+
+async def test_only_errors_of_the_client_are_suppressed() -> None:
+    for error, is_raised in ((NO, False), (ValueError("mistake"), True)):
+        fixture = ConnectionFixture(mcp_states=error)
+        fetching = fixture.connection.servers.fetch(fixture.connection.client, fixture.connection.workspace)
+        if is_raised:
+            with pytest.raises(ValueError, match="mistake"):
+                await fetching
+        else:
+            await fetching
+
+
+def test_changes_of_different_length_in_two_columns() -> None:
+    kinds: list[Any] = ["removed", "added", "added", "hunk", "removed", "removed", "added"]
+    lines = [DiffLine(kind, f"line {at}", old=at, new=at) for at, kind in enumerate(kinds, 1)]
+    console = Console(width=120, color_system=None)
+    shown = console.render_lines(DiffView(lines, PLAIN), console.options, pad=False)
+    assert len(shown) == 5

@@ -446,3 +446,12 @@ def test_clipboard_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("shutil.which", lambda name, installed=installed: name if name in installed else None)
         monkeypatch.setattr(subprocess, "run", run_program)
         assert attachments.clipboard_image() == expected, installed
+
+
+def test_other_errors_of_a_paste_are_not_suppressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str, name: str) -> None:
+        raise ValueError(path + name)
+
+    monkeypatch.setattr(prompt_actions, "read_attachment", fail)
+    with pytest.raises(ValueError, match="aa"):
+        PromptFixture().bar.add_paste("a", is_path=True)
