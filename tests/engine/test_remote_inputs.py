@@ -473,6 +473,8 @@ class SlowOpenRuns(MemoryLedger):
 @pytest.mark.parametrize("is_read_first", [True, False])
 async def test_inputs_during_the_recovery(*, is_read_first: bool) -> None:
     """R1 R2 R3: each takes effect once, in number order, whether or not the recovery saw it."""
+    reports: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
     ledger = SlowOpenRuns()
     dead = await Harness.open(gated_model(), ledger=ledger, is_shared=True, ids="dead")
     await dead.prompt("one", "r1")
@@ -504,6 +506,7 @@ async def test_inputs_during_the_recovery(*, is_read_first: bool) -> None:
         "r4": "cancelled",
         "r5": "completed",
     }
+    assert not reports, "a run that the recovery has ended must not enter a lane, where it would end again"
     published = numbers(harness)
     assert published == list(range(published[0], published[0] + len(published)))
 
