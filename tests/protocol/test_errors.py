@@ -39,6 +39,8 @@ STATUSES: dict[str, int] = {
     "StorageError": 503,
     "StorageUnavailable": 503,
     "StorageDetached": 503,
+    "StoreMisconfigured": 503,
+    "StoreUnreachable": 503,
     "StorageUnknown": 503,
     "OwnerChanged": 503,
     "DataDirectoryBusy": 503,

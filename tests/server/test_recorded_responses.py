@@ -25,6 +25,8 @@ _SECONDS = re.compile(r"\b1[6-9]\d{8}(\.\d+)?\b")
 _MILLISECONDS = re.compile(r"\b1[6-9]\d{11}\b")
 _DATES = re.compile(r"\b20\d\d-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
+_ESTIMATES = re.compile(r'"prompt_tokens": [1-9][0-9]*')
+"""Estimated from the length of a request, which contains the path of the project."""
 _MEASURED = ("seconds", "response_seconds", "days", "week")
 
 
@@ -104,6 +106,7 @@ class Recording:
             (_SECONDS, '"SECONDS"'),
             (_DATES, "DATE"),
             (_CLOCK, "TIME"),
+            (_ESTIMATES, '"prompt_tokens": "ESTIMATE"'),
         ):
             text = pattern.sub(shown, text)
         assert_recorded(RECORDED / f"{name}.json", json.loads(text), {})

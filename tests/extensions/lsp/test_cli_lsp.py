@@ -54,5 +54,5 @@ filetypes = ["zz"]
     unknown = home.call("lsp", "logs", "nobody")
     assert (unknown.returncode, "Traceback" in unknown.stderr) == (4, False)
     published = home.call("doctor").stdout
-    assert "lsp.missing does not run: no-such-program is not installed" in published
+    assert "lsp.missing is not running: no-such-program is not installed" in published
     assert ".config/holdfast/config.toml:" in published
