@@ -140,6 +140,15 @@ def exists(path: str, document: Path) -> bool:
     return "/" not in path and any(module.name == path for module in MODULES)
 
 
+def test_no_file_contains_conflict_markers() -> None:
+    """Formatters and type checkers find them in source only, not in documents and data."""
+    folders = [path for name in sorted(_TOP | {"web"}) for path in (ROOT / name).rglob("*")]
+    texts = (path for path in [*ROOT.iterdir(), *folders] if path.suffix in {".md", ".toml", ".txt", ".sql", ".json"})
+    kept = (path for path in texts if "node_modules" not in path.parts and path.is_file())
+    marker = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [name_of(path) for path in kept if marker.search(path.read_text(errors="replace"))] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_paths_named_in_documents_exist(document: Path) -> None:
     missing = sorted(path for path in named_paths(document.read_text()) if not exists(path, document))
