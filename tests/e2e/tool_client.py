@@ -14,7 +14,7 @@ from holdfast.client.events import StreamEvent
 from holdfast.domain.approvals import PermissionRequest
 from holdfast.domain.events import RunComplete, RunCompleteEvent, ToolOutputEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
-from holdfast.domain.messages import ToolResult, text_of
+from holdfast.domain.messages import Message, TextPart, ToolResult
 from holdfast.domain.model_requests import ModelRequest
 from holdfast.engine.settings import EngineSettings
 from holdfast.protocol.bodies import AgentMessage, PromptAccepted
@@ -23,7 +23,14 @@ from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.harness import FixedModels
 from server.helpers import QUICK, Server, ServerDirectory, in_process_server, read_until, run_ended, server_directory
 
-__all__ = ["ToolClient", "bash", "script", "tool_client"]
+__all__ = ["ToolClient", "bash", "last_text", "script", "tool_client"]
+
+
+def last_text(message: Message) -> str:
+    """Return the prompt in a message of the user. In a repository the state of the work tree precedes it as soon as it
+    is known, which depends on the speed of git.
+    """
+    return ["", *(part.data.text for part in message.parts if isinstance(part, TextPart))][-1]
 
 
 def script(request: ModelRequest) -> Step:
@@ -32,7 +39,7 @@ def script(request: ModelRequest) -> Step:
     """
     last = request.messages[-1]
     try:
-        calls = json.loads(text_of(last)) if last.role == "user" else []
+        calls = json.loads(last_text(last)) if last.role == "user" else []
     except ValueError:
         calls = []
     acts = tuple(Call(name, json.dumps(arguments)) for name, arguments in calls)
