@@ -235,10 +235,10 @@ async def test_notifications_arrive_merged(postgres: Postgres) -> None:
     for _ in range(3):
         sender.wake("v")
     sender.want("p")
-    sender.add_delta("part", "one ")
-    sender.add_delta("part", "two")
+    sender.add_delta("part", 0, "one ")
+    sender.add_delta("part", 4, "two")
     await until(lambda: len(received) == 3)
-    assert received == [(EVENTS_CHANNEL, "v"), (WANTED_CHANNEL, "p"), (DELTA_CHANNEL, '["part","one two"]')]
+    assert received == [(EVENTS_CHANNEL, "v"), (WANTED_CHANNEL, "p"), (DELTA_CHANNEL, '["part",0,"one two"]')]
     await sender.close()
     await connection.close()
 

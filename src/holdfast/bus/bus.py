@@ -88,6 +88,14 @@ class Bus:
         """The number of frames held for readers that do not have them yet."""
         return len(self._backlog)
 
+    def change_source(self, record: WorkspaceRecord, open_parts: OpenParts) -> None:
+        """Continue with events of another source: another server owns the workspace now. Subscriptions stay open; they
+        receive each open part in full.
+        """
+        self._record = record
+        self._open_parts = open_parts
+        self._whole = None
+
     def publish(self, entries: Iterable[Entry]) -> None:
         """Publish durable events, in the order of their numbers. An event that was published before is skipped."""
         if self._is_closed:

@@ -6,8 +6,9 @@ node is in progress, and what is added meanwhile is merged into the next one.
 
 * Wake-ups carry the id of a workspace with new events, or the place of one that needs an owner. The latest notification
   of a kind is enough, so equal ones are merged.
-* Live deltas are texts that are appended to a part of a message. Deltas of one part are concatenated for
-  `DELTA_SECONDS`, then packed with others into payloads below the limit of PostgreSQL.
+* Live events: texts that are appended to a part of a message, and other events that are not stored. Texts of one part
+  are concatenated for `DELTA_SECONDS`, then packed with the other events, in their order, into payloads below the limit
+  of PostgreSQL. A text names its offset, so a receiver notices that it has missed one.
 """
 
 import asyncio
@@ -21,12 +22,14 @@ from holdfast.tasks import TaskOwner
 
 __all__ = [
     "CHANNELS",
+    "CLIENTS_CHANNEL",
     "DELTA_CHANNEL",
     "DELTA_SECONDS",
     "EVENTS_CHANNEL",
     "MAX_PAYLOAD",
     "POLL_SECONDS",
     "WANTED_CHANNEL",
+    "Delta",
     "NotificationSender",
     "pack_deltas",
     "unpack_deltas",
@@ -38,7 +41,9 @@ WANTED_CHANNEL = "holdfast_wanted"
 """Its payload is the place of a workspace that needs an owner."""
 DELTA_CHANNEL = "holdfast_deltas"
 """Its payload is made by `pack_deltas`."""
-CHANNELS = (EVENTS_CHANNEL, WANTED_CHANNEL, DELTA_CHANNEL)
+CLIENTS_CHANNEL = "holdfast_clients"
+"""Its payload is the id of a workspace whose clients or owner have changed."""
+CHANNELS = (EVENTS_CHANNEL, WANTED_CHANNEL, DELTA_CHANNEL, CLIENTS_CHANNEL)
 
 POLL_SECONDS = 1.0
 DELTA_SECONDS = 0.04
@@ -48,16 +53,24 @@ MAX_PAYLOAD = 7_999
 Send = Callable[[list[tuple[str, str]]], Coroutine[Any, Any, None]]
 
 
-def pack_deltas(deltas: Iterable[tuple[str, str]], limit: int = MAX_PAYLOAD) -> list[str]:
-    """Return payloads with all deltas, pairs of the key of a part and a text, in their order.
+class Delta(msgspec.Struct, frozen=True, array_like=True):
+    """A text that is appended at `offset` to the part that `key` names; with offset -1, an event of the workspace."""
 
-    A text that is too long is divided: appending its pieces has the same effect.
+    key: str
+    offset: int
+    text: str
+
+
+def pack_deltas(deltas: Iterable[Delta], limit: int = MAX_PAYLOAD) -> list[str]:
+    """Return payloads with all deltas in their order.
+
+    A text that is too long is divided: appending its pieces has the same effect. An event that is too long is left out.
     """
     payloads: list[str] = []
     current: list[str] = []
     size = 0
-    for key, text in deltas:
-        for line in _lines(key, text, limit):
+    for delta in deltas:
+        for line in _lines(delta, limit):
             length = len(line.encode()) + 1
             if current and size + length > limit + 1:
                 payloads.append("\n".join(current))
@@ -67,19 +80,40 @@ def pack_deltas(deltas: Iterable[tuple[str, str]], limit: int = MAX_PAYLOAD) -> 
     return [*payloads, "\n".join(current)] if current else payloads
 
 
-def unpack_deltas(payload: str) -> list[tuple[str, str]]:
+def unpack_deltas(payload: str) -> list[Delta]:
     """Return the deltas of a payload, in order."""
-    return [msgspec.json.decode(line, type=tuple[str, str]) for line in payload.split("\n")]
+    return [_decoder.decode(line) for line in payload.split("\n")]
 
 
-def _lines(key: str, text: str, limit: int) -> Iterable[str]:
-    line = msgspec.json.encode((key, text)).decode()
-    if len(line.encode()) <= limit or len(text) < 2:
+_decoder = msgspec.json.Decoder(Delta)
+
+
+def _lines(delta: Delta, limit: int) -> Iterable[str]:
+    line = msgspec.json.encode(delta).decode()
+    if len(line.encode()) <= limit:
         yield line
         return
-    middle = len(text) // 2
-    yield from _lines(key, text[:middle], limit)
-    yield from _lines(key, text[middle:], limit)
+    if delta.offset < 0 or len(delta.text) < 2:
+        return
+    middle = len(delta.text) // 2
+    yield from _lines(Delta(delta.key, delta.offset, delta.text[:middle]), limit)
+    yield from _lines(Delta(delta.key, delta.offset + middle, delta.text[middle:]), limit)
+
+
+class _Growth:
+    """Texts of one part that are not sent yet, from `offset` up to `end`."""
+
+    def __init__(self, key: str, offset: int) -> None:
+        self.key = key
+        self.offset = self.end = offset
+        self.texts: list[str] = []
+
+    def add(self, text: str) -> None:
+        self.texts.append(text)
+        self.end += len(text)
+
+    def delta(self) -> Delta:
+        return Delta(self.key, self.offset, "".join(self.texts))
 
 
 class NotificationSender:
@@ -90,7 +124,8 @@ class NotificationSender:
         self._delta_seconds = delta_seconds
         # Insertion order is the order of sending; a repeated key is merged.
         self._wakeups: dict[tuple[str, str], None] = {}
-        self._deltas: dict[str, list[str]] = {}
+        self._pending: list[_Growth | Delta] = []
+        self._growing: dict[str, _Growth] = {}
         self._are_deltas_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskOwner()
@@ -101,15 +136,28 @@ class NotificationSender:
         """Notify the other nodes of new events of a workspace, after their commit."""
         self._add(EVENTS_CHANNEL, workspace)
 
+    def update_clients(self, workspace: str) -> None:
+        """Notify the other nodes that the clients or the owner of a workspace have changed."""
+        self._add(CLIENTS_CHANNEL, workspace)
+
     def want(self, place: str) -> None:
         """Notify the nodes of a place that a workspace needs an owner, after the commit of its input."""
         self._add(WANTED_CHANNEL, place)
 
-    def add_delta(self, key: str, text: str) -> None:
-        """Send a live delta of a part soon."""
-        self._deltas.setdefault(key, []).append(text)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._delta_seconds, self._send_deltas)
+    def add_delta(self, key: str, offset: int, text: str) -> None:
+        """Send a text that is appended to a part soon."""
+        growth = self._growing.get(key)
+        if growth is None or growth.end != offset:
+            growth = self._growing[key] = _Growth(key, offset)
+            self._pending.append(growth)
+        growth.add(text)
+        self._schedule()
+
+    def add_event(self, workspace: str, body: str) -> None:
+        """Send an event that is not stored soon, after the texts that were added before it."""
+        self._growing.clear()
+        self._pending.append(Delta(workspace, -1, body))
+        self._schedule()
 
     async def close(self) -> None:
         """Drop what is not sent."""
@@ -121,6 +169,10 @@ class NotificationSender:
     def _add(self, channel: str, payload: str) -> None:
         self._wakeups[channel, payload] = None
         self._start()
+
+    def _schedule(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._delta_seconds, self._send_deltas)
 
     def _send_deltas(self) -> None:
         self._timer, self._are_deltas_due = None, True
@@ -134,10 +186,11 @@ class NotificationSender:
         while self._wakeups or self._are_deltas_due:
             notifications, self._wakeups = list(self._wakeups), {}
             if self._are_deltas_due:
-                deltas, self._deltas, self._are_deltas_due = self._deltas, {}, False
-                packed = pack_deltas((key, "".join(texts)) for key, texts in deltas.items())
+                pending, self._pending, self._growing, self._are_deltas_due = self._pending, [], {}, False
+                packed = pack_deltas(item.delta() if isinstance(item, _Growth) else item for item in pending)
                 notifications += [(DELTA_CHANNEL, payload) for payload in packed]
             try:
-                await self._send(notifications)
+                if notifications:
+                    await self._send(notifications)
             except StorageError:
                 self.lost += 1

@@ -8,7 +8,16 @@ import msgspec
 from holdfast.cluster.lease_events import Grant, Row
 from holdfast.domain.ids import NodeId, WorkspaceId
 
-__all__ = ["ClusterStore", "ListenConnection", "NodeGone", "NodeInfo", "Observation", "WorkspaceHost"]
+__all__ = [
+    "ClusterStore",
+    "ListenConnection",
+    "NodeGone",
+    "NodeInfo",
+    "Observation",
+    "OwnerInfo",
+    "WorkspaceHost",
+    "WorkspaceState",
+]
 
 
 class NodeGone(Exception):
@@ -32,6 +41,21 @@ class NodeInfo(msgspec.Struct, frozen=True):
     workspaces: int
     is_draining: bool
     listens: bool
+
+
+class OwnerInfo(msgspec.Struct, frozen=True):
+    """The node that owns a workspace, and the address at which it answers requests of other nodes."""
+
+    node: NodeId
+    address: str
+
+
+class WorkspaceState(msgspec.Struct, frozen=True):
+    """Newest event, owner, and the clients of each node by session ("" without one)."""
+
+    newest: int
+    owner: OwnerInfo | None
+    clients: dict[NodeId, dict[str, int]]
 
 
 class ListenConnection(Protocol):

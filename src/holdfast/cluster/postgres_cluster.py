@@ -4,7 +4,7 @@ Each method is one call of a function of migration 0002. Imported only when the 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.cluster.lease_events import Grant, Row
 from holdfast.cluster.notifications import CHANNELS
-from holdfast.cluster.ports import NodeGone, NodeInfo, Observation
+from holdfast.cluster.ports import NodeGone, NodeInfo, Observation, OwnerInfo, WorkspaceState
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.storage.postgres.asyncpg_errors import ERRORS
@@ -122,6 +122,31 @@ class PostgresCluster:
             for item in await self._pool.fetch("SELECT * FROM holdfast.node_list()")
             if item["id"] is not None
         ]
+
+    async def set_clients(self, node: NodeId, workspace: WorkspaceId, clients: Mapping[str, int]) -> None:
+        """Replace the clients of the node in a workspace, counted by session."""
+        arguments = list(clients), list(clients.values())
+        await self._call("SELECT holdfast.node_set_clients($1, $2, $3, $4)", node, workspace, *arguments)
+
+    async def workspace_states(self, workspaces: Iterable[WorkspaceId]) -> dict[WorkspaceId, WorkspaceState]:
+        """Return newest event, owner and clients of workspaces. Unknown ones are missing."""
+        states: dict[WorkspaceId, WorkspaceState] = {}
+        for row in await self._pool.fetch("SELECT * FROM holdfast.node_workspaces($1)", list(workspaces)):
+            name = WorkspaceId(row["id"])
+            if name not in states:
+                owner = None if row["owner"] is None else OwnerInfo(NodeId(row["owner"]), row["address"])
+                states[name] = WorkspaceState(row["newest"], owner, {})
+            if row["node"] is not None:
+                states[name].clients.setdefault(NodeId(row["node"]), {})[row["session"]] = row["clients"]
+        return states
+
+    async def want(self, workspace: WorkspaceId) -> bool:
+        """Mark a workspace as one that needs an owner. Returns whether it has none."""
+        return await self._call("SELECT holdfast.node_want($1)", workspace) == 1
+
+    async def label_place(self, own: str, label: str) -> None:
+        """Move the workspaces of a place that has got a name to the place of that name."""
+        await self._call("SELECT holdfast.node_label_place($1, $2)", own, label)
 
     async def notify(self, notifications: Iterable[tuple[str, str]]) -> None:
         """Send notifications, each of a channel and a payload of less than 8,000 bytes."""

@@ -8,6 +8,7 @@ same on every node. `catch_up` after an input lets the client that sent it see i
 from collections.abc import Callable, Sequence
 
 from holdfast.bus.bus import Bus
+from holdfast.cluster.live_events import OpenMessages
 from holdfast.cluster.log_reader import LogReader
 from holdfast.cluster.remote_approvals import RemoteApprovals
 from holdfast.cluster.stored_inputs import InputStore, StoredInputs, StoredSessions
@@ -28,7 +29,8 @@ _PAGE_SIZE = 500
 class RemoteWorkspace:
     """A workspace that another node owns, or none. `start` must be called first.
 
-    `notify_owner` is called after each stored input; the owner finds it within a second without.
+    `notify_owner` is called after each stored input; the owner finds it within a second without. With a `bus` the
+    events continue after its newest one: this node was the owner before.
     """
 
     def __init__(
@@ -38,15 +40,21 @@ class RemoteWorkspace:
         clock: Clock,
         new_id: NewId,
         notify_owner: Callable[[], None] = lambda: None,
+        bus: Bus | None = None,
     ) -> None:
         self.record = record
         self.ledger = ledger
         self.clock = clock
         self.new_id = new_id
-        self.bus = Bus(record, ledger, self.open_parts)
+        self._open_messages = OpenMessages(self.publish_live, lambda run: ledger.messages_of_run(record.id, run))
+        if bus is None:
+            bus = Bus(record, ledger, self.open_parts)
+        else:
+            bus.change_source(record, self.open_parts)
+        self.bus = bus
         self._runs = StoredRuns(())
         self._requests = OpenRequests()
-        self._reader = LogReader(ledger, record.id, record.newest, self._deliver)
+        self._reader = LogReader(ledger, record.id, bus.newest, self._deliver)
         store = InputStore(ledger, record.id, self._reader, notify_owner)
         self.inputs = StoredInputs(store, clock, new_id)
         self.sessions = StoredSessions(store, clock, new_id)
@@ -57,12 +65,15 @@ class RemoteWorkspace:
         open_runs = await self.ledger.open_runs(self.id)
         # A request is stored after its run, so older events need not be read. Events that are read again later repeat
         # the same changes.
-        cursor = min((run.number - 1 for run in open_runs), default=self.record.newest)
+        cursor = min((run.number - 1 for run in open_runs), default=self._reader.cursor)
         while page := await self.ledger.events_after(self.id, cursor, _PAGE_SIZE):
             for entry in decode_entries(page):
                 self._requests.apply(entry.event)
             cursor = page[-1][0]
         self._runs = StoredRuns(open_runs)
+        for run in open_runs:
+            if run.started_at:
+                self._open_messages.add(await self.ledger.messages_of_run(self.id, run.run_id))
         self._reader.start()
 
     @property
@@ -88,12 +99,16 @@ class RemoteWorkspace:
         return self._runs.lane(session)
 
     def open_parts(self) -> list[MessagePart]:
-        """Return no part: the owner has them."""
-        return []
+        """Return the message parts that the owner is streaming, as far as they are known here."""
+        return self._open_messages.open_parts()
 
     def open_messages(self, session: SessionId) -> list[Message]:
-        """Return no message: the owner has them."""
-        return []
+        """Return the messages of a session that the owner is streaming."""
+        return self._open_messages.open_messages(session)
+
+    def receive(self, event: LiveEvent) -> None:
+        """Publish an event that the owner has sent."""
+        self._open_messages.receive(event)
 
     def wake(self) -> None:
         """Read the log again soon. Called after a wake-up."""
@@ -103,9 +118,19 @@ class RemoteWorkspace:
         """Return when every event that is stored by now is published here."""
         await self._reader.catch_up()
 
+    @property
+    def cursor(self) -> int:
+        """The last number that was published here."""
+        return self._reader.cursor
+
+    def stop(self) -> None:
+        """Stop following the log. The event streams continue with the next source of the bus."""
+        self._reader.close()
+        self._open_messages.close()
+
     async def close(self) -> None:
         """Stop following the log and end the event streams."""
-        self._reader.close()
+        self.stop()
         self.bus.close()
 
     async def _deliver(self, entries: Sequence[Entry]) -> None:
@@ -114,6 +139,7 @@ class RemoteWorkspace:
             order = [run.run_id for run in await self.ledger.open_runs(self.id)]
         for entry in entries:
             self._runs.apply(entry.event)
+            self._open_messages.apply(entry.event)
             if self._requests.apply(entry.event):
                 self.approvals.batch_closed()
         if order is not None:

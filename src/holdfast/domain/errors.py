@@ -43,6 +43,7 @@ __all__ = [
     "EmptyPrompt",
     "HoldfastError",
     "InvalidRunId",
+    "NoUsableModel",
     "NotFound",
     "NotWaiting",
     "OwnerChanged",
@@ -200,6 +201,13 @@ class ProviderError(HoldfastError):
         self.trouble: Trouble = trouble
         self.retry_after = retry_after
         """Seconds to wait before the next attempt, if the provider sent a number."""
+
+
+class NoUsableModel(ProviderError):
+    """No model can be used on this server at the moment: a key or a server of models is missing."""
+
+    def __init__(self, message: str, *, title: str = "No usable model", trouble: Trouble = "refused") -> None:
+        super().__init__(message, title=title, trouble=trouble)
 
 
 class ToolError(HoldfastError):

@@ -111,7 +111,8 @@ async def run_turn(
 async def run_summary_turn(turn: Turn, run_context: RunContext, briefing: Briefing) -> None:
     """Run the turn of a manual summary. An empty conversation is left unchanged."""
     if briefing.messages:
-        model_call = ModelCall(turn, run_context, await run_context.models.large())
+        model, _ = await run_context.model("large")
+        model_call = ModelCall(turn, run_context, model)
         await summarize(turn, model_call, briefing.session, briefing.messages)
 
 
@@ -122,9 +123,8 @@ async def _loop_for(turn: Turn, run_context: RunContext, briefing: Briefing) -> 
     place = await run_context.project_context(turn.run.session_id)
     subagent_type = run_context.subagents.type_of(turn.run.run_id)
     if subagent_type is None:
-        model, trouble = await run_context.model(turn.brief.model if turn.brief is not None else "")
-        if turn.run.require_model and model.info.fallback_reason:
-            raise ProviderError(model.info.fallback_reason, title="No usable model", trouble="refused")
+        name = turn.brief.model if turn.brief is not None else ""
+        model, trouble = await run_context.model(name, allows_fallback=not turn.run.require_model)
         loop = _Loop(turn, run_context, model, briefing, system_prompt(place), run_context.tools)
         loop.trouble = trouble
         return loop

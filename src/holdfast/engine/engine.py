@@ -10,6 +10,7 @@ of their numbers by the recorder.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -20,8 +21,10 @@ from holdfast.domain.ids import RunId, SessionId, is_subagent_session
 from holdfast.domain.messages import Message
 from holdfast.domain.sessions import Session
 from holdfast.domain.store_operations import Answer, EndRun, FoldRun, Operation, PutMessage, Refusal, RunRecord
+from holdfast.engine.active_runs import ActiveRuns, RunState
 from holdfast.engine.agent_loop import run_summary_turn, run_turn
 from holdfast.engine.message_factory import MessageFactory
+from holdfast.engine.pause import Pause
 from holdfast.engine.ports import Clock, NewId
 from holdfast.engine.prompt_preparation import opening_message, prompt_message
 from holdfast.engine.recorder import Recorder
@@ -59,34 +62,7 @@ from holdfast.engine.titles import TitleGenerator
 from holdfast.engine.turn import Turn
 from holdfast.tasks import TaskOwner
 
-__all__ = ["ActiveRuns", "Engine", "RunState", "resolve_fold"]
-
-
-class RunState:
-    """The head of a lane: its task, its turn and the result of the task."""
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self.task = task
-        self.turn: Turn | None = None
-        self.is_over = False
-        self.error: BaseException | None = None
-        self.deadline: asyncio.TimerHandle | None = None
-
-
-class ActiveRuns(dict[RunId, RunState]):
-    """The runs that have a task or whose end is not stored yet.
-
-    Shared by the engine, which maintains it, and the bus, which sends open parts to new subscribers.
-    """
-
-    def open_parts(self) -> list[MessagePart]:
-        """Return every part that is growing, in full, for subscribers that missed its deltas."""
-        return [part for state in self.values() if state.turn for part in state.turn.open_parts()]
-
-    def turn_of(self, session: SessionId) -> Turn | None:
-        """Return the active turn of a session."""
-        turns = (state.turn for state in self.values() if state.turn and state.turn.run.session_id == session)
-        return next(turns, None)
+__all__ = ["Engine", "resolve_fold"]
 
 
 def resolve_fold(waiter: asyncio.Future[None], error: Exception | None) -> None:
@@ -141,6 +117,7 @@ class Engine:
         self._holds: dict[SessionId, EndHold] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._idle_waiters: dict[SessionId, list[asyncio.Future[None]]] = {}
+        self._pause = Pause()
         self._must_cancel: set[RunId] = set()
         """Runs without a stored end whose cancel another node has accepted."""
         if subagents is not None:
@@ -247,6 +224,8 @@ class Engine:
                 refusal = effect
             else:
                 self._post(session, effect)
+        if (released := self._pause.release(session, lane)) is not None:
+            self._spawn(session, released)
         # After the effects: they may have put the ends that a cancel's write waits for.
         self._update_hold(session)
         self._wake_if_idle(session)
@@ -307,9 +286,37 @@ class Engine:
             self._tasks.cancel_all()
         return True
 
+    async def pause(self) -> None:
+        """Start no more runs, except those of sub-agents, and return when the active ones have ended. Prompts are
+        accepted; they stay for the next owner of the workspace. There is no way back.
+        """
+        quiet = self._pause.begin()
+        self._note_quiet()
+        await asyncio.shield(quiet)
+
+    def _note_quiet(self) -> None:
+        self._pause.note(is_quiet=not self._active and not self._outboxes)
+
+    async def abandon(self) -> None:
+        """Stop all tasks. Nothing is stored: another server owns the workspace and ends the runs."""
+        self.closing = True
+        for state in self._active.values():
+            state.finish(None)
+        self._titler.stop()
+        self._tasks.cancel_all()
+        self._writing.cancel_all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.run_context.settings.grace + self.run_context.settings.margin):
+                await self._tasks.drain()
+                await self._writing.drain()
+        self._active.clear()
+        self._lanes.clear()
+
     # Tasks.
 
     def _spawn(self, session: SessionId, run: RunId) -> None:
+        if self._pause.holds_back(session, run, self.lane(session)):
+            return
         task = self._tasks.start(
             self._run_task(session, run), name=f"run {run}", done=partial(self._on_task_done, session, run)
         )
@@ -353,11 +360,7 @@ class Engine:
             self._finish(session, run, error, failed=task.cancelled() or error is not None)
 
     def _finish(self, session: SessionId, run: RunId, error: BaseException | None, *, failed: bool) -> None:
-        state = self._active[run]
-        state.is_over = True
-        state.error = error
-        if state.deadline is not None:
-            state.deadline.cancel()
+        self._active[run].finish(error)
         self.dispatch(session, Finish(run, "failed" if failed else "completed"))
 
     def _interrupt(self, session: SessionId, run: RunId) -> None:
@@ -417,6 +420,7 @@ class Engine:
                 await self._end(session, [effect, *leading_ends(outbox)])
         del self._outboxes[session]
         self._wake_if_idle(session)
+        self._note_quiet()
 
     def _wake_if_idle(self, session: SessionId) -> None:
         if session in self._idle_waiters and session not in self._outboxes and not members(self.lane(session)):
@@ -491,6 +495,7 @@ class Engine:
             self._must_cancel.discard(end.run)
             self._active.pop(end.run, None)
             self._ends.pop(end.run).stored.set_result(None)
+        self._note_quiet()
 
     async def _put_ends(
         self, session: SessionId, ends: Sequence[End], operations: Sequence[Operation], *, is_minimal: bool

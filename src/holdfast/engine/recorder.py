@@ -94,6 +94,11 @@ class Recorder:
         self._is_writing = False
 
     @property
+    def newest(self) -> int:
+        """On a shared store: the number up to which every event was written or applied by this recorder."""
+        return self._newest
+
+    @property
     def is_shared(self) -> bool:
         """Whether other nodes store inputs for this workspace."""
         return self._inbox is not None

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.domain.approvals import QuestionAnswer
-from holdfast.domain.errors import ProviderError, ToolError
+from holdfast.domain.errors import NoUsableModel, ProviderError, ToolError
 from holdfast.domain.events import RunComplete
 from holdfast.domain.hooks import HookOutcome, ToolUse
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
@@ -158,15 +158,33 @@ class RunContext(msgspec.Struct, frozen=True):
     named_model: Callable[[str], Awaitable[Model]] | None = None
     """Returns a model by its name. Raises `ProviderError` if it cannot be used."""
 
+    await_tools: Callable[[], Awaitable[None]] | None = None
+    """Awaited before each tool call: returns once this server may change files. None if it always may."""
+    await_model: Callable[[NoUsableModel], Awaitable[None]] | None = None
+    """Awaited if no model can be used, before the next attempt. If it is None, the run fails."""
+
     @property
     def settings(self) -> EngineSettings:
         """The current settings."""
         return self.current_settings()
 
-    async def model(self, name: str) -> tuple[Model, str]:
+    async def model(self, name: str, *, allows_fallback: bool = True) -> tuple[Model, str]:
         """Return the model `large`, `small` or the one of that name, and an empty text. If a named model cannot be
-        used, return the large model and the reason.
+        used, return the large model and the reason. The built-in model that replaces a missing one is an error unless
+        `allows_fallback`.
         """
+        while True:
+            try:
+                model, trouble = await self._model(name)
+                if model.info.fallback_reason and not allows_fallback:
+                    raise NoUsableModel(model.info.fallback_reason)
+                return model, trouble
+            except NoUsableModel as error:
+                if self.await_model is None:
+                    raise
+                await self.await_model(error)
+
+    async def _model(self, name: str) -> tuple[Model, str]:
         if name == "small":
             return await self.models.small(), ""
         trouble = ""

@@ -206,6 +206,8 @@ class _Step:
             return ToolOutcome(f"There is no tool called {call.name}. Available: {known}.", is_error=True)
         arguments = msgspec.json.decode(call.input, type=dict[str, object])
         use = ToolUse(self.turn.run.session_id, self.turn.run.run_id, call.id, call.name, arguments)
+        if self.run_context.await_tools is not None:
+            await self.run_context.await_tools()
         ruling = await self.run_context.hooks.before_tool(use)
         # Before permission is requested: the user must see the arguments that are executed.
         if ruling.input is not None:
@@ -231,6 +233,9 @@ class _Step:
         """Run the tool and return its result or its error. Raises `PermissionDenied`."""
         self.turn.running_calls.add(use.tool_call_id)
         try:
+            if self.run_context.await_tools is not None:
+                # The permission may have taken hours.
+                await self.run_context.await_tools()
             return await tool.run(context, use.input)
         except PermissionDenied:
             raise

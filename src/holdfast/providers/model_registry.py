@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from holdfast.domain.errors import ProviderError
+from holdfast.domain.errors import NoUsableModel, ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Selection, Settings
 from holdfast.providers.adapter_config import is_loopback
@@ -309,7 +309,7 @@ class ModelRegistry:
             where = redact(found.base_url, (found.api_key,))
             message = f"{provider.name} does not answer at {where}: {result.error or 'it returned no list of models'}."
             message += f" Start it, or {advice}."
-            return ProviderError(message, title="Provider Not Ready", trouble="connection")
+            return NoUsableModel(message, title="Provider Not Ready", trouble="connection")
         message = f"{provider.name} is chosen, but none of its models: {advice}."
         return ProviderError(message, title="Unknown Model", trouble="refused")
 
@@ -369,7 +369,7 @@ class ModelRegistry:
     def _require_endpoint(self, provider: Provider, found: Endpoint | Unavailable) -> Endpoint:
         if isinstance(found, Endpoint):
             return found
-        raise ProviderError(
+        raise NoUsableModel(
             found.sentence, title="Provider Not Ready", trouble="credentials" if found.is_key else "refused"
         )
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from holdfast.runtime.workspace import Workspace
     from holdfast.runtime.workspace_services import WorkspaceServices
 
-__all__ = ["NoUsableModel", "ServerServices", "ServiceOverrides", "close_each"]
+__all__ = ["MissingCredentials", "ServerServices", "ServiceOverrides", "close_each"]
 
 _log = logging.getLogger("holdfast.server")
 
 
-class NoUsableModel(HoldfastError):
+class MissingCredentials(HoldfastError):
     """No model can be used until a client supplies credentials; then the queued prompts continue."""
 
 
@@ -102,7 +102,7 @@ class ServerServices:
     ) -> "Workspace":
         """Return the workspace of a directory, identified by its real path. Concurrent callers get the same one.
 
-        `unattended`: no client is attached. Raises `NoUsableModel` if queued prompts could not be answered then.
+        `unattended`: no client is attached. Raises `MissingCredentials` if queued prompts could not be answered then.
         `on_busy` is called when runs or jobs become active, and when the last of them has ended.
         """
         path = _real_directory(directory)

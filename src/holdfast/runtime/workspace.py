@@ -20,8 +20,9 @@ from holdfast.domain.events import LiveEvent, MessagePart
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
 from holdfast.domain.store_operations import Entry, WorkspaceRecord
+from holdfast.engine.active_runs import ActiveRuns
 from holdfast.engine.approvals import Approvals, Judge
-from holdfast.engine.engine import ActiveRuns, Engine
+from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
 from holdfast.engine.recorder import Recorder
@@ -102,14 +103,23 @@ class EngineServices(Protocol):
 class WorkspaceEvents:
     """The event bus of a workspace, and the outlet through which services and engine publish.
 
-    `observe` may wrap the bus, for example to count events.
+    `observe` may wrap the bus, for example to count events. A `bus` that exists already changes its source: this server
+    has become the owner of the workspace, and its subscribers stay.
     """
 
     def __init__(
-        self, record: WorkspaceRecord, ledger: Ledger, observe: Callable[[Outlet], Outlet] = lambda outlet: outlet
+        self,
+        record: WorkspaceRecord,
+        ledger: Ledger,
+        observe: Callable[[Outlet], Outlet] = lambda outlet: outlet,
+        bus: Bus | None = None,
     ) -> None:
         self.active_runs = ActiveRuns()
-        self.bus = Bus(record, ledger, self.active_runs.open_parts)
+        if bus is None:
+            bus = Bus(record, ledger, self.active_runs.open_parts)
+        else:
+            bus.change_source(record, self.active_runs.open_parts)
+        self.bus = bus
         self.outlet = observe(self.bus)
 
 
@@ -227,10 +237,30 @@ class Workspace:
         async with AsyncExitStack() as stack:
             # Callbacks run in reverse order, also if an earlier one fails: streams end last.
             stack.callback(self.bus.close)
-            stack.push_async_callback(self.services.close)
-            is_clean = await self.engine.close()
+            is_clean = await self.hand_over()
         if is_clean:
             await self.ledger.close_workspace(self.record.id, self.record.epoch)
+
+    async def hand_over(self) -> bool:
+        """End active runs, store their ends and release the services; the event streams stay open. Returns whether
+        everything was stored.
+        """
+        try:
+            return await self.engine.close()
+        finally:
+            await self.services.close()
+
+    async def abandon(self) -> None:
+        """Stop everything without storing it: another server owns the workspace. The event streams stay open."""
+        try:
+            await self.engine.abandon()
+        finally:
+            await self.services.close()
+
+    @property
+    def newest(self) -> int:
+        """The number up to which every event was written or applied here."""
+        return self.recorder.newest
 
 
 def _allow(_: object) -> Verdict:

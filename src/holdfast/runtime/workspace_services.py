@@ -7,18 +7,19 @@ constructor passes the parts to each other, in an order in which each part exist
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
+from holdfast.bus.bus import Bus
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import FileProblem
 from holdfast.config.saved_settings import ConfigStore
-from holdfast.domain.errors import HoldfastError, ToolError
-from holdfast.domain.events import Change, ConfigChanged, ConfigChangedEvent, LiveEvent
+from holdfast.domain.errors import HoldfastError, NoUsableModel, ToolError
+from holdfast.domain.events import AgentEvent, AgentNotice, Change, ConfigChanged, ConfigChangedEvent, LiveEvent
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.sessions import Todo
 from holdfast.domain.settings import Options, Settings
@@ -35,7 +36,7 @@ from holdfast.providers.shared_http_clients import post_form
 from holdfast.runtime.command_substitution import Substitution
 from holdfast.runtime.engine_settings import context_loader, engine_settings
 from holdfast.runtime.model_selection import SelectedModels, model_sources
-from holdfast.runtime.server_services import NoUsableModel, ServerServices, close_each
+from holdfast.runtime.server_services import MissingCredentials, ServerServices, close_each
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceEvents, new_id
 from holdfast.runtime.workspace_permissions import PermissionCheck, allows, replaces
 from holdfast.tools.agent import Agent
@@ -53,7 +54,7 @@ from holdfast.workspace.process.program_files import ProgramFiles
 from holdfast.workspace.process.shell_launch import Shell, command_environment
 from holdfast.workspace.sandbox.sandbox import Sandbox, SandboxPolicy, SandboxState, find_bubblewrap
 
-__all__ = ["WorkspaceServices", "open_workspace"]
+__all__ = ["Ownership", "WorkspaceServices", "open_owned_workspace", "open_workspace"]
 
 _log = logging.getLogger("holdfast.server")
 
@@ -61,6 +62,7 @@ _SIGN_IN_SECONDS = 300.0
 """Limit of the command that renews a machine's own credentials: the user may have to confirm in a browser."""
 CLOSE_SECONDS = 15.0
 """Limit for closing one part of a workspace."""
+_MODEL_WAIT_SECONDS = 5.0
 _READ_ONLY_TOOLS = frozenset({"glob", "grep", "ls", "view"})
 _LSP_TOOLS = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
 
@@ -91,10 +93,55 @@ async def open_workspace(
         raise
     try:
         if not resume:
-            raise NoUsableModel
+            raise MissingCredentials
         services.start()
     except BaseException:
         await workspace.close()
+        raise
+    return workspace
+
+
+class Ownership(msgspec.Struct, frozen=True):
+    """What connects a workspace to the cluster whose node owns it."""
+
+    bus: Bus
+    """The bus of the workspace on this node, which has subscribers already."""
+    wrap_outlet: Callable[[Outlet], Outlet]
+    """Wraps the outlet, to notify other nodes."""
+    await_tools: Callable[[], Awaitable[None]]
+    """Returns once tools may act."""
+    on_owner_changed: Callable[[], None]
+    """Called when a write shows that another node has taken over."""
+
+
+async def open_owned_workspace(
+    server: ServerServices,
+    record: WorkspaceRecord,
+    environment: Mapping[str, str],
+    on_busy: Callable[[WorkspaceId], None],
+    ownership: Ownership,
+) -> Workspace:
+    """Open a workspace that this node of a cluster owns, and recover its runs. Its services are not started: they may
+    start programs, so that happens when tools may act.
+    """
+
+    def report_busy(_: bool) -> None:
+        on_busy(record.id)
+
+    observe = server.overrides.observe
+    observed = partial(observe, record.path) if observe is not None else _unobserved
+    events = WorkspaceEvents(
+        record, server.ledger, lambda outlet: ownership.wrap_outlet(observed(outlet)), ownership.bus
+    )
+    services = server.workspace_services(record, environment, events.outlet.publish_live, report_busy)
+    services.await_tools = ownership.await_tools
+    try:
+        workspace = Workspace(
+            record, services, events, report_busy, is_shared=True, on_owner_changed=ownership.on_owner_changed
+        )
+        await workspace.recover()
+    except BaseException:
+        await services.close()
         raise
     return workspace
 
@@ -160,6 +207,8 @@ class WorkspaceServices:
         self.shell = Shell(self.processes, self._secrets)
         self.extensions = Extensions(self._extension_context())
         self.tools = self._tools()
+        self.await_tools: Callable[[], Awaitable[None]] | None = None
+        """Returns once tools may act; None if they always may. Set for a workspace that a node of a cluster owns."""
         self._sandbox: Sandbox | None = None
         self._earlier_sandbox: Sandbox | None = None
 
@@ -309,7 +358,16 @@ class WorkspaceServices:
             hooks=self.extensions.hooks,
             rules_allow=self._rules_allow,
             named_model=None if self.selected_models is None else self.selected_models.named,
+            await_tools=self.await_tools,
+            await_model=None if self.await_tools is None else self._await_model,
         )
+
+    async def _await_model(self, error: NoUsableModel) -> None:
+        """Wait a moment if no model can be used. Keys belong to a node, and a client or an operator may still supply
+        one; the run must not fail because it was taken over by a node without.
+        """
+        self.publish(AgentEvent(Change("created", AgentNotice("error", error=f"{error} The run waits for one."))))
+        await asyncio.sleep(_MODEL_WAIT_SECONDS)
 
     def _context_loader(self) -> ContextLoader:
         return context_loader(

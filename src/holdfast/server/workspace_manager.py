@@ -29,7 +29,7 @@ from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.lock_owner import directory_id
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.protocol.error_status import UnknownWorkspace
-from holdfast.runtime.server_services import NoUsableModel, ServerServices
+from holdfast.runtime.server_services import MissingCredentials, ServerServices
 from holdfast.server import presence
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
 from holdfast.server.streams.frame_cache import FrameCache
@@ -207,7 +207,7 @@ class WorkspaceManager:
                     self.apply(presence.Opened(handle.id, working=False))
             except BadRequest:
                 _log.warning("%s has unfinished runs, but the directory does not exist any more", path)
-            except NoUsableModel as error:
+            except MissingCredentials as error:
                 _log.warning("%s has queued prompts. %s", path, error)
             except HoldfastError as error:
                 _log.error("the unfinished runs of %s cannot be resumed: %s", path, error)

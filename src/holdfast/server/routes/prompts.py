@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.bus.bus import Subscription
-from holdfast.domain.errors import BadRequest, Conflict, ProviderError, UnknownRun
+from holdfast.domain.errors import BadRequest, Conflict, NoUsableModel, ProviderError, UnknownRun
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.model_requests import ModelInfo
@@ -70,7 +70,7 @@ async def send_prompt(request: Request) -> PromptAccepted:
     model = await request.workspace.models.large()
     prompt = request.body.to_prompt()
     if prompt.require_model and (reason := model.info.fallback_reason or _saved_choice(request, model.info)):
-        raise ProviderError(reason, title="No usable model", trouble="refused")
+        raise NoUsableModel(reason)
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no
         # effect.

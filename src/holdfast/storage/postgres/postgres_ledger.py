@@ -32,7 +32,7 @@ from holdfast.storage.operations import check_inputs, execute
 from holdfast.storage.packed_answers import PackedAnswers, pack_answers
 from holdfast.storage.postgres.apply_call import APPLY, apply_arguments, has_changes, load_statement
 from holdfast.storage.postgres.asyncpg_errors import unreachable
-from holdfast.storage.postgres.batch_keys import keys_of
+from holdfast.storage.postgres.batch_keys import keys_of, searchable
 from holdfast.storage.postgres.connection_pool import Pool
 from holdfast.storage.postgres.ledger_reads import Reads, statements
 from holdfast.storage.postgres.loaded_tables import LoadedTables, WorkspaceState
@@ -123,7 +123,8 @@ class PostgresLedger(Reads):
     ) -> None:
         super().__init__(pool)
         self._on_close = on_close
-        self._place = place
+        self.place = place
+        """The place of new workspaces, and of those that are found by their path."""
         self._retention = retention or Retention()
         self._now_ms = now_ms
         self._tasks = TaskOwner()
@@ -154,7 +155,7 @@ class PostgresLedger(Reads):
 
     async def open_workspace(self, path: str) -> WorkspaceRecord:
         """Take over the workspace at `path` with a new epoch. Writes of earlier epochs are refused from now on."""
-        arguments = (secrets.token_hex(16), self._place, os.fsencode(path))
+        arguments = (secrets.token_hex(16), self.place, os.fsencode(path))
         row = await self.pool.write(statements["open"], *arguments)
         if row is None:
             raise StorageUnavailable
@@ -165,13 +166,33 @@ class PostgresLedger(Reads):
 
     async def join_workspace(self, path: str) -> WorkspaceRecord:
         """Return a workspace without becoming its owner, creating it if necessary."""
-        arguments = (secrets.token_hex(16), self._place, os.fsencode(path))
+        arguments = (secrets.token_hex(16), self.place, os.fsencode(path))
         row = await self.pool.write(statements["join"], *arguments)
         if row is None:
             raise StorageUnavailable
         return WorkspaceRecord(
             WorkspaceId(row["id"]), path, row["epoch"], row["oldest"] or row["newest"] + 1, row["newest"]
         )
+
+    async def own_workspace(self, workspace: WorkspaceId, epoch: int) -> WorkspaceRecord:
+        """Open a workspace that this server owns under `epoch`. Batches of an earlier opening with the same epoch can
+        no longer take effect. Raises `OwnerChanged` if another server owns it.
+        """
+        row = await self.pool.write(statements["own"], workspace, epoch)
+        if row is None:
+            raise OwnerChanged
+        oldest, _ = await self.bounds(workspace)
+        await self._prune(row["key"])
+        return WorkspaceRecord(workspace, os.fsdecode(row["path"]), epoch, oldest, row["newest"])
+
+    async def find_workspace(self, workspace: WorkspaceId) -> WorkspaceRecord | None:
+        """Return a workspace of any place, None if there is none with this id."""
+        rows = await self.pool.fetch(statements["record"], searchable(workspace))
+        if not rows:
+            return None
+        row = rows[0]
+        oldest = row["oldest"] or row["newest"] + 1
+        return WorkspaceRecord(workspace, os.fsdecode(row["path"]), row["epoch"], oldest, row["newest"])
 
     async def close_workspace(self, workspace: WorkspaceId, epoch: int) -> None:
         """Refuse later commits of this epoch. No effect if `epoch` is not the current one."""
@@ -180,7 +201,7 @@ class PostgresLedger(Reads):
 
     async def unfinished_workspaces(self) -> Sequence[str]:
         """Return the paths of the workspaces of this place with runs that have not ended."""
-        rows = await self.pool.fetch(statements["unfinished"], self._place)
+        rows = await self.pool.fetch(statements["unfinished"], self.place)
         return [os.fsdecode(row["path"]) for row in rows]
 
     async def commit(

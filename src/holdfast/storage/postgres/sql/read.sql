@@ -138,3 +138,11 @@ SELECT body FROM holdfast.messages WHERE workspace = $1 ORDER BY ord
 
 -- name: stats_runs
 SELECT outcome, body FROM holdfast.runs WHERE workspace = $1
+
+-- name: own
+UPDATE holdfast.workspaces SET revision = revision + 1, is_closed = false, ticket = 0, answers = '', answered = 0
+WHERE id = $1 AND epoch = $2 AND owner IS NOT NULL RETURNING key, path, newest
+
+-- name: record
+SELECT id, place, path, epoch, newest, (SELECT min(number) FROM holdfast.events WHERE workspace = w.key) AS oldest
+FROM holdfast.workspaces AS w WHERE id = $1
