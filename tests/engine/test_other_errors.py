@@ -146,7 +146,7 @@ async def test_a_bug_during_a_summary_is_reported_as_what_it_is() -> None:
 
 @pytest.mark.parametrize("error", [ProviderError("refused"), ZeroDivisionError()], ids=["provider", "bug"])
 async def test_only_a_refused_model_is_replaced(error: Exception) -> None:
-    model = SimpleNamespace(info=SimpleNamespace(provider="p", model="m"))
+    model = SimpleNamespace(info=SimpleNamespace(provider="p", model="m", fallback_reason=""))
 
     async def large() -> object:
         return model
@@ -154,12 +154,14 @@ async def test_only_a_refused_model_is_replaced(error: Exception) -> None:
     async def named(_: str) -> object:
         raise error
 
-    context = cast(Any, SimpleNamespace(named_model=named, models=SimpleNamespace(large=large)))
+    unused = cast(Any, None)
+    models = cast(Any, SimpleNamespace(large=large))
+    context = RunContext(WorkspaceId("w"), "/", unused, models, unused, EngineSettings, named_model=cast(Any, named))
     if isinstance(error, ProviderError):
-        assert await RunContext.model(context, "other") == (model, "refused p/m is used instead.")
+        assert await context.model("other") == (model, "refused p/m is used instead.")
         return
     with pytest.raises(ZeroDivisionError):
-        await RunContext.model(context, "other")
+        await context.model("other")
 
 
 @pytest.mark.parametrize("error", [ProviderError("refused"), ZeroDivisionError()], ids=["provider", "bug"])
