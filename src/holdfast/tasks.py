@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["TaskOwner", "run_to_completion"]
+__all__ = ["TaskOwner", "is_cancelled", "run_to_completion"]
 
 T = TypeVar("T")
 
@@ -75,3 +75,9 @@ async def run_to_completion(work: Coroutine[Any, Any, T], *, name: str) -> T:
             task.exception()
         raise cancelled
     return task.result()
+
+
+def is_cancelled() -> bool:
+    """Return whether the current task itself was cancelled, not only something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

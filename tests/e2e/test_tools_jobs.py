@@ -140,7 +140,7 @@ async def test_c49_jobs_end_with_their_workspace_only() -> None:
 
 async def _close(server: Server, workspace: WorkspaceId) -> None:
     handle = server.manager.handle(workspace)
-    await server.manager.services.close_workspace(handle.workspace)
+    await server.manager.services.close_workspace(handle.owned)
 
 
 async def test_deleting_session_ends_its_jobs() -> None:

@@ -161,6 +161,14 @@ async def extensions_ready(fixture: ServicesFixture) -> None:
     assert fixture.parts.extensions_ready == fixture.services.extensions.wait_settled
 
 
+async def await_tools(fixture: ServicesFixture) -> None:
+    assert fixture.parts.await_tools is None, "set by a node of a cluster"
+
+
+async def await_model(fixture: ServicesFixture) -> None:
+    assert fixture.parts.await_model is None, "without a cluster a run without a model fails"
+
+
 async def approvals(fixture: ServicesFixture) -> None:
     approvals = fixture.workspace.approvals
     assert [approvals.judge(permit(line)).decision for line in ("rm -r x", "make all")] == ["deny", "ask"]
@@ -211,7 +219,7 @@ ROWS: Mapping[str, Callable[[ServicesFixture], Awaitable[None]]] = {
     for row in (
         workspace, path, ledger, models, tools, current_settings, permissions, environment, context_loader, subagents,
         start_subagent, cleanup, completion_error, extensions_ready, hooks, rules_allow, named_model,
-        outlet, approvals, find_subagent_type,
+        outlet, approvals, find_subagent_type, await_tools, await_model,
     )
 }  # fmt: skip
 

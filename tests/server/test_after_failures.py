@@ -213,7 +213,7 @@ async def test_failed_summary_returns_reason_and_stores_nothing() -> None:
         session = (await client.create_session(workspace)).id
         await send_prompt(client, workspace, session, "hello", "r1")
         bus = server.manager.handle(workspace).workspace.bus
-        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
+        await until(lambda: not server.manager.handle(workspace).owned.engine.is_busy())
         model.broken = True
         with pytest.raises(ServerProblem, match="The model has left") as caught:
             await client.summarize(workspace, session)
@@ -232,7 +232,7 @@ async def test_server_stop_ends_summary() -> None:
         session = (await client.create_session(workspace)).id
         model.words.put_nowait(None)
         await send_prompt(client, workspace, session, "hello", "r1")
-        await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
+        await until(lambda: not server.manager.handle(workspace).owned.engine.is_busy())
         model.asked.clear()
         asked = start(client.summarize(workspace, session))
         await model.asked.wait()
@@ -257,7 +257,7 @@ async def test_command_or_agent_name_in_prompt_is_resolved() -> None:
             record = await server.manager.ledger.run(workspace, RunId(run))
             assert record is not None
             assert (record.brief is not None) is (run != "r3"), text
-            await until(lambda: not server.manager.handle(workspace).workspace.engine.is_busy())
+            await until(lambda: not server.manager.handle(workspace).owned.engine.is_busy())
         asked = [text_of(item) for item in await client.list_messages(workspace, session) if item.role == "user"]
         assert asked == list(texts.values())
 

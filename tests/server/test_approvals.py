@@ -113,7 +113,7 @@ async def test_c60_session_grant_covers_same_request_in_same_session_only() -> N
 async def test_allow_always_saves_the_displayed_rules() -> None:
     async with approval_client() as one:
         handle = one.server.manager.handles[0]
-        asks, project = handle.workspace.approvals, one.server.directory.project()
+        asks, project = handle.owned.approvals, one.server.directory.project()
         session, other = await one.session(), await one.session()
         run = await one.bash(session, "make; npm test")
         (ask,) = await one.pending_permissions()
@@ -291,12 +291,12 @@ async def test_c55_server_stop_withdraws_open_requests() -> None:
         assert kinds[-2].change.object.withdrawn
         assert isinstance(kinds[-1], RunCompleteEvent)
         assert kinds[-1].change.object.run_id == run.run_id
-        assert handle.workspace.approvals.permissions == ()
+        assert handle.owned.approvals.permissions == ()
 
 
 async def test_request_times_out_only_without_attached_client() -> None:
     async with approval_client() as one:
-        asks = one.server.manager.handles[0].workspace.approvals
+        asks = one.server.manager.handles[0].owned.approvals
         asks.timeout = lambda: 0.0
         session = await one.session()
         async with one.client.events(one.workspace, since=0) as events:

@@ -13,7 +13,7 @@ from holdfast.domain.errors import HoldfastError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.providers.scripted_model import Fail, Say, ScriptedModel, Step
 from holdfast.server.health import checks, doctor
-from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
 from holdfast.testing.harness import FixedModels
 from holdfast.workspace.process.guard_client import Guard
 from server.helpers import in_process_server, server_directory

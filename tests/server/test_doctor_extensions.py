@@ -7,7 +7,7 @@ from typing import cast, get_args
 from holdfast.domain.doctor import Finding
 from holdfast.domain.extensions import LspInfo, LspState, McpInfo, McpState
 from holdfast.server.routes import lsp, mcp
-from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
 
 MCP_PROBLEMS = {
     "starting": ("note", "is still starting.", "Check again in a moment."),

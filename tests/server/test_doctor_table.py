@@ -17,7 +17,7 @@ from holdfast.domain.model_requests import ModelInfo, ModelRequest, StreamPart, 
 from holdfast.domain.processes import SandboxState
 from holdfast.domain.settings import Selection
 from holdfast.server.health import checks
-from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
 from server.helpers import in_process_server, server_directory
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -149,7 +149,7 @@ async def test_model_responses_are_reported(monkeypatch: pytest.MonkeyPatch) -> 
             return chosen
 
         models = SimpleNamespace(large=choose(large), small=choose(small))
-        found = await checks.models(cast(WorkspaceHandle, SimpleNamespace(workspace=SimpleNamespace(models=models))))
+        found = await checks.models(cast(WorkspaceHandle, SimpleNamespace(services=SimpleNamespace(models=models))))
         assert all(item.what_to_do for item in found if item.severity != "ok")
         assert all(model.is_closed for model in (large, small) if model is not None and not model.info.is_scripted)
         return short(found)

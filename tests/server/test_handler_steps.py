@@ -61,7 +61,9 @@ async def test_steps_of_a_deletion() -> None:
             jobs=SimpleNamespace(end_session=steps.end_session),
             processes=SimpleNamespace(remove_output=steps.sync("remove_output")),
         ),
-        workspace=SimpleNamespace(
+        is_local=True,
+        workspace=SimpleNamespace(ledger=SimpleNamespace(messages=steps.messages)),
+        owned=SimpleNamespace(
             sessions=SimpleNamespace(delete=delete),
             ledger=SimpleNamespace(messages=steps.messages),
             approvals=SimpleNamespace(forget_sessions=steps.sync("forget_sessions")),
@@ -83,7 +85,9 @@ async def test_record_of_a_read_file_is_not_synced(tmp_path: Path) -> None:
         id="w", path=top, clock=SimpleNamespace(now_ms=lambda: 7), recorder=SimpleNamespace(put=steps.put)
     )
     body = SimpleNamespace(session_id=SESSION, path="a")
-    await sessions.mark_read(request(workspace=workspace, body=body, ledger=steps, session=SessionId("other")))
+    await sessions.mark_read(
+        request(workspace=workspace, owned=workspace, body=body, ledger=steps, session=SessionId("other"))
+    )
     mark = MarkRead(ReadMark(SESSION, path, 7))
     assert steps.done == [("session", "w", SESSION), ("put", mark, ("sync", False))]
 

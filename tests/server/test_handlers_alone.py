@@ -66,8 +66,8 @@ async def test_only_a_missing_model_is_a_state_of_the_agent(error: BaseException
     async def large() -> None:
         raise error
 
-    workspace = SimpleNamespace(models=SimpleNamespace(large=large), is_busy=lambda: True)
-    asked = prompts.agent_info(request(workspace=workspace))
+    workspace = SimpleNamespace(is_busy=lambda: True)
+    asked = prompts.agent_info(request(workspace=workspace, models=SimpleNamespace(large=large)))
     if isinstance(error, ProviderError):
         info = await asked
         assert (info.is_ready, info.is_busy, info.model_cfg.model) == (False, True, "")
@@ -133,11 +133,8 @@ async def test_default_small_model_of_a_provider_or_the_one_in_use(monkeypatch: 
         (SimpleNamespace(default_small=default_small), {}, in_use),
         (None, {"provider_id": "p"}, in_use),
     ):
-        services, workspace = (
-            SimpleNamespace(selected_models=choice),
-            SimpleNamespace(models=SimpleNamespace(small=small)),
-        )
-        one = request(services=services, query=query, workspace=workspace, handle=None)
+        services, models = SimpleNamespace(selected_models=choice), SimpleNamespace(small=small)
+        one = request(services=services, query=query, models=models, handle=None)
         assert await configuration.default_small_model(one) == expected
 
 

@@ -112,7 +112,7 @@ async def test_c25_closing_workspace_refuses_prompt() -> None:
     async with server_directory() as directory, in_process_server(directory, model) as server:
         client, workspace = await server.open_workspace()
         session = (await client.create_session(workspace, "s")).id
-        server.manager.handle(workspace).workspace.engine.closing = True
+        server.manager.handle(workspace).owned.engine.closing = True
         with pytest.raises(ServerProblem) as caught:
             await send_prompt(client, workspace, session, "x")
         assert caught.value.status == 409
@@ -175,7 +175,7 @@ async def test_c34_dropped_connection_does_not_end_run(is_answer_awaited: bool) 
         if is_answer_awaited:
             assert (await reader.readline()).startswith(b"HTTP/1.1 202")
         else:
-            await until(server.manager.handle(workspace).workspace.engine.is_busy)
+            await until(server.manager.handle(workspace).owned.engine.is_busy)
         writer.transport.abort()
         await asyncio.wait_for(model.before.reached.wait(), 10)
         model.before.open()

@@ -26,7 +26,7 @@ from holdfast.runtime import workspace_services
 from holdfast.runtime.server_services import ServerServices
 from holdfast.runtime.workspace_services import WorkspaceServices
 from holdfast.server import serve as app_module
-from holdfast.server import workspace_manager as desk_module
+from holdfast.server import workspace_handle
 from holdfast.server.http import listen
 from holdfast.server.http.connection import HttpServer
 from holdfast.server.http.listen import UnixListener, bind_tcp
@@ -250,7 +250,7 @@ OPENINGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "its engine cannot be made": lambda patch: patch.setattr(WorkspaceServices, "run_context", refuse),
     "it cannot be recovered": lambda patch: patch.setattr(core, "recover", refuse_later),
     "its extensions cannot be started": lambda patch: patch.setattr(Extensions, "start", refuse),
-    "its flags cannot be noted": lambda patch: patch.setattr(desk_module, "FrameCache", refuse),
+    "its flags cannot be noted": lambda patch: patch.setattr(workspace_handle, "FrameCache", refuse),
 }
 
 
@@ -337,7 +337,7 @@ async def test_stream_refused_or_failing_at_start_releases_resources(
         client, workspace = await server.open_workspace()
         other, _ = await server.open_workspace()
         await other.retire_client()
-        bus, asks = server.manager.handle(workspace).workspace.bus, server.manager.handle(workspace).workspace.approvals
+        bus, asks = server.manager.handle(workspace).workspace.bus, server.manager.handle(workspace).owned.approvals
         path = f"/v1/workspaces/{workspace}/events?{form}client_id="
         before = (bus._readers, asks._readers, server.manager.presence.workspaces[workspace])
         assert (await exchange(server.address, raw_request(path + other.client_id))).status == 409

@@ -180,7 +180,7 @@ async def queue_positions(api: Api) -> None:
         assert "either" in await api.expect_error(400, "patch_run", body, run_id="a")
     assert (await api.expect_ok("patch_run", {"delivery": "steer"}, run_id="a"))["delivery"] == "steer"
     await api.expect_ok("patch_run", {"position": 0}, run_id="b-queue")
-    queue = api.server.manager.handle(api.workspace).workspace.engine.lane(SessionId(session)).queue
+    queue = api.server.manager.handle(api.workspace).owned.engine.lane(SessionId(session)).queue
     assert queue[0].run == "b-queue"
 
 

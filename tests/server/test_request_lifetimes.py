@@ -24,7 +24,8 @@ from holdfast.server.http.listen import UnixListener
 from holdfast.server.http.request import Request
 from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.streams.event_stream import stream
-from holdfast.server.workspace_manager import GracePeriods, WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_manager import GracePeriods
 from holdfast.testing.gates import GatedModel, settle_down, start, until
 from holdfast.workspace.process.command_process import RunningCommand
 from server.approval_client import approval_client
@@ -457,7 +458,7 @@ async def test_deleted_session_leaves_nothing_in_memory() -> None:
         assert granted(handle, session)
         await here.client.delete_session(here.workspace, session)
         here.ran.clear()
-        cast(Any, await handle.workspace.engine.run_context.models.large()).requests.clear()
+        cast(Any, await handle.owned.engine.run_context.models.large()).requests.clear()
         for opened in readers:
             opened.close()
         await here.client.health()

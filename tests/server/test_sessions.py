@@ -33,7 +33,7 @@ async def test_prompts_of_all_sessions_are_newest_first() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
         sessions = [await client.create_session(workspace) for _ in range(2)]
-        recorder = server.manager.handle(workspace).workspace.engine.recorder
+        recorder = server.manager.handle(workspace).owned.engine.recorder
         for number, (second, session) in enumerate(((1, 0), (2, 1), (3, 0), (3, 0))):
             part = TextPart(Text(str(number)))
             message = Message((part,), MessageId(f"m{number}"), "user", sessions[session].id, "", "", second, second)
@@ -106,7 +106,7 @@ async def test_run_state_filter_covers_all_runs() -> None:
         for number in range(3):
             await send_prompt(client, workspace, other, "cancelled", f"other-{number}")
             await client.cancel_session(workspace, other)
-        await server.manager.handles[0].workspace.engine.wait_until_idle(other)
+        await server.manager.handles[0].owned.engine.wait_until_idle(other)
         await send_prompt(client, workspace, busy, "behind it", "waits")
         ids = {
             state: [run.run_id for run in await client.list_runs(workspace, state=state, limit=2)]

@@ -29,7 +29,7 @@ async def test_limit_applies_from_next_run() -> None:
 async def test_approval_timeout_follows_setting() -> None:
     async with server_directory() as directory, in_process_server(directory) as server:
         client, workspace = await server.open_workspace()
-        asks = server.manager.handle(workspace).workspace.approvals
+        asks = server.manager.handle(workspace).owned.approvals
         assert asks.timeout() == 86_400
         await client.config_set(workspace, "options.ask_timeout", 7)
         assert asks.timeout() == 7

@@ -198,7 +198,7 @@ async def _publish_unknown_event(server: Server, workspace: str, session: Sessio
     """Publish an event that stock clients do not know."""
     output = ToolOutput(session, MessageId("m"), ToolCallId("c"), 0, "text")
     handle = server.manager.handle(workspace)
-    handle.workspace.engine.outlet.publish_live(ToolOutputEvent(output))
+    handle.owned.engine.outlet.publish_live(ToolOutputEvent(output))
     await until(lambda: handle.workspace.bus.waiting == 1)
 
 

@@ -56,8 +56,8 @@ async def test_prompts_wait_for_client_without_usable_model(
             if waits:
                 assert (await stored(manager, workspace, "r2")).outcome is None
             handle = await manager.create(WorkspaceBody(WorkspaceId(""), directory.project(), client_id=CLIENT))
-            await until(lambda: not handle.workspace.engine.is_busy())
-            await handle.workspace.engine.wait_until_idle((await stored(manager, workspace, "r2")).session_id)
+            await until(lambda: not handle.owned.engine.is_busy())
+            await handle.owned.engine.wait_until_idle((await stored(manager, workspace, "r2")).session_id)
             assert (await stored(manager, workspace, "r2")).outcome == "completed"
         finally:
             await manager.close()

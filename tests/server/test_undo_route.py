@@ -17,7 +17,7 @@ class _Open:
     """An open workspace, as the server holds it."""
 
     def __init__(self, runner: ToolRunner) -> None:
-        self.workspace = runner.harness.workspace
+        self.workspace = self.owned = runner.harness.workspace
         self.id = runner.harness.workspace.record.id
 
 

@@ -185,7 +185,7 @@ async def test_retries_of_a_provider_are_shown() -> None:
         await model.asked.wait()
         session = screen.app.connection.session
         assert session is not None
-        engine = server.manager.handles[0].workspace.engine
+        engine = server.manager.handles[0].owned.engine
         notice = AgentNotice("retrying", "The provider is busy: again in 3 s.", session_id=session)
         engine.outlet.publish_live(AgentEvent(Change("updated", notice)))
         await screen.wait_until(lambda: "The provider is busy" in screen.line("activity"), "what it waits for")

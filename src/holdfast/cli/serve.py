@@ -4,6 +4,7 @@ server that answers is usable.
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +17,15 @@ from holdfast.server.http.listen import AddressTaken, UnixListener, bind_first
 __all__ = ["FLAGS", "VALUES", "ServeArgs", "run_server", "serve_fast"]
 
 FLAGS = {"--started-by-client": "started_by_client", "--verbose": "verbose"}
-VALUES = {"--data-dir": "data_dir", "--host": "host", "--store": "store", "--wait": "wait"}
+VALUES = {
+    "--data-dir": "data_dir",
+    "--host": "host",
+    "--store": "store",
+    "--wait": "wait",
+    "--label": "label",
+    "--drain-timeout": "drain_timeout",
+}
+_PLACE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _EXIT_MISCONFIGURED = 2
 _EXIT_UNREACHABLE = 4
 
@@ -30,6 +39,8 @@ class ServeArgs(NamedTuple):
     verbose: bool = False
     store: str = ""
     wait: str = "30"
+    label: str = ""
+    drain_timeout: str = "600"
 
 
 def serve_fast(arguments: Sequence[str]) -> int | None:
@@ -54,13 +65,14 @@ def run_server(args: ServeArgs) -> int:
             from holdfast.storage.postgres.store_address import check_argument
 
             check_argument("--store", args.store)
-        seconds = _seconds(args.wait)
+        seconds = _seconds("--wait", args.wait), _seconds("--drain-timeout", args.drain_timeout)
+        place = _place(args.label)
         places = listen_addresses(args.host, args.data_dir, os.environ)
         if args.started_by_client:
             os.chdir("/")
         listener = bind_first(places.sockets, places.data_dir)
         try:
-            _serve(args, places, listener, seconds)
+            _serve(args, places, listener, seconds, place)
         finally:
             listener.close()
     except HoldfastError as error:
@@ -82,18 +94,32 @@ def _exit_code(error: HoldfastError, args: ServeArgs) -> int:
     return EXIT_ADDRESS_IN_USE if is_taken and args.started_by_client else 1
 
 
-def _seconds(text: str) -> float:
-    """Return the value of --wait."""
+def _place(label: str) -> str:
+    """Return the place that --label names, or an empty string."""
+    if not label:
+        return ""
+    name, _, place = label.partition("=")
+    if name != "place" or not _PLACE.fullmatch(place):
+        raise StoreMisconfigured(
+            f"--label {label!r} is not valid: give place=NAME, of letters, digits, dots, hyphens and underscores."
+        )
+    return place
+
+
+def _seconds(option: str, text: str) -> float:
+    """Return the value of an option that is a duration."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1
     if not 0 <= seconds < float("inf"):
-        raise StoreMisconfigured(f"--wait {text!r} is not valid: give a number of seconds, 0 or more.")
+        raise StoreMisconfigured(f"{option} {text!r} is not valid: give a number of seconds, 0 or more.")
     return seconds
 
 
-def _serve(args: ServeArgs, places: ListenAddresses, listener: UnixListener, wait: float) -> None:
+def _serve(
+    args: ServeArgs, places: ListenAddresses, listener: UnixListener, seconds: tuple[float, float], place: str
+) -> None:
     # Imported modules are permanent: collections while they load would scan them repeatedly and free nothing.
     gc.disable()
     with signals_blocked():
@@ -117,6 +143,8 @@ def _serve(args: ServeArgs, places: ListenAddresses, listener: UnixListener, wai
         places.tcp,
         started_by_client=args.started_by_client,
         store=args.store,
-        wait=wait,
+        wait=seconds[0],
+        place=place,
+        drain_timeout=seconds[1],
     )
     uvloop.run(serve(options, listener=listener.socket))

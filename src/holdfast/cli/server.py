@@ -214,10 +214,30 @@ def _wait_until_exited(descriptor: int | None) -> bool:
     help="postgresql://user@host/database instead of SQLite; default: $HOLDFAST_STORE, else storage.url.",
 )
 @click.option("--wait", metavar="SECONDS", default="30", help="Wait for PostgreSQL at the start; default: 30.")
+@click.option(
+    "--label",
+    metavar="place=NAME",
+    default="",
+    help="Name of a volume with the projects that several servers of a cluster share; default: this machine's disk.",
+)
+@click.option(
+    "--drain-timeout",
+    metavar="SECONDS",
+    default="600",
+    help="Let active runs of a server of a cluster end for so long after SIGTERM; default: 600.",
+)
 @click.option("--started-by-client", is_flag=True, hidden=True)
 @click.option("--verbose", is_flag=True, help="Log more details.")
-def serve_command(
-    *, data_dir: str | None, host: str | None, store: str, wait: str, started_by_client: bool, verbose: bool
+def serve_command(  # noqa: PLR0913 - each is an option
+    *,
+    data_dir: str | None,
+    host: str | None,
+    store: str,
+    wait: str,
+    label: str,
+    drain_timeout: str,
+    started_by_client: bool,
+    verbose: bool,
 ) -> None:
     """Run the server in the foreground, until Ctrl-C. It logs to stderr.
 
@@ -229,4 +249,4 @@ def serve_command(
       holdfast serve --host tcp://127.0.0.1:7437 also over TCP, for clients with the token
       holdfast serve --store postgresql://db/holdfast   store everything in PostgreSQL
     """
-    sys.exit(run_server(ServeArgs(data_dir, host, started_by_client, verbose, store, wait)))
+    sys.exit(run_server(ServeArgs(data_dir, host, started_by_client, verbose, store, wait, label, drain_timeout)))

@@ -42,6 +42,7 @@ class LogReader:
         self._wakened = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._tasks = TaskOwner()
+        self._is_closed = False
 
     def start(self) -> None:
         """Start reading."""
@@ -49,6 +50,7 @@ class LogReader:
 
     def close(self) -> None:
         """Stop reading. Callers of `catch_up` return."""
+        self._is_closed = True
         self._tasks.cancel_all()
         self._resolve(self._take_waiting())
 
@@ -57,7 +59,9 @@ class LogReader:
         self._wakened.set()
 
     async def catch_up(self) -> None:
-        """Return when every event that is stored by now is delivered, or when reading failed."""
+        """Return when every event that is stored by now is delivered, or when reading failed or has stopped."""
+        if self._is_closed:
+            return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         self.wake()

@@ -23,9 +23,12 @@ from holdfast.storage.postgres.store_address import StoreAddress
 from holdfast.storage.sqlite_ledger import SqliteLedger
 
 if TYPE_CHECKING:
+    from holdfast.runtime.server_services import ServerServices
+    from holdfast.runtime.workspace_host import WorkspaceHost
     from holdfast.storage.postgres.copy_sqlite import Copied
+    from holdfast.storage.postgres.postgres_ledger import PostgresLedger
 
-__all__ = ["PLACE_FILE", "ServerLedger", "copy_to_postgres", "open_postgres", "read_or_make_place"]
+__all__ = ["PLACE_FILE", "ServerLedger", "copy_to_postgres", "open_host", "open_postgres", "read_or_make_place"]
 
 PLACE_FILE = "place"
 """The file of the id of the place: the disks that are reached from this data directory."""
@@ -45,12 +48,14 @@ class ServerLedger(Ledger, Protocol):
         """Finish the submitted work, then close."""
 
 
-async def open_postgres(data_dir: Path, address: StoreAddress, wait: float) -> ServerLedger:
+async def open_postgres(data_dir: Path, address: StoreAddress, wait: float, label: str = "") -> "PostgresLedger":
     """Lock the data directory and return the store in PostgreSQL, which is tried for `wait` seconds.
 
-    Raises `StoreMisconfigured`, `StoreUnreachable` and the errors of the data directory.
+    `label` names the place of the directories that this server shares with others; the workspaces of its own disk move
+    there. Raises `StoreMisconfigured`, `StoreUnreachable` and the errors of the data directory.
     """
     _require_asyncpg()
+    from holdfast.cluster.postgres_cluster import PostgresCluster, application_name  # noqa: PLC0415 - needs the extra
     from holdfast.storage.postgres.open_store import open_pool  # noqa: PLC0415 - needs the extra
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger  # noqa: PLC0415 - needs the extra
 
@@ -59,9 +64,28 @@ async def open_postgres(data_dir: Path, address: StoreAddress, wait: float) -> S
         if (data_dir / DATABASE_NAME).exists():
             _log.info("%s is not used: the store is %s", data_dir / DATABASE_NAME, address.shown)
         place = await asyncio.to_thread(read_or_make_place, data_dir)
-        pool = await open_pool(address, wait)
+        # An eviction ends the connections of this process by their name.
+        pool = await open_pool(address, wait, application_name(secrets.token_hex(8)))
+        try:
+            if label:
+                await PostgresCluster(pool).label_place(place, label)
+        except BaseException:
+            await pool.close()
+            raise
         _log.info("the store is %s", address.shown)
-        return PostgresLedger(pool, place, on_close=stack.pop_all().close)
+        return PostgresLedger(pool, label or place, on_close=stack.pop_all().close)
+
+
+async def open_host(server: "ServerServices", ledger: "PostgresLedger", address: str = "") -> "WorkspaceHost":
+    """Return the part of a server that belongs to the cluster. `address` is where other nodes reach the server."""
+    from holdfast.cluster.postgres_cluster import PostgresCluster  # noqa: PLC0415 - needs the extra
+    from holdfast.runtime.workspace_host import WorkspaceHost  # noqa: PLC0415 - needs the extra
+    from holdfast.storage.postgres.connection_pool import Pool  # noqa: PLC0415 - needs the extra
+
+    # Slow statements of the ledger must not delay heartbeats.
+    pool = Pool(ledger.pool.options, ledger.pool.shown)
+    await pool.open()
+    return WorkspaceHost(server, ledger, PostgresCluster(pool), address=address, on_stop=pool.close)
 
 
 async def copy_to_postgres(data_dir: Path, address: StoreAddress) -> "list[Copied]":

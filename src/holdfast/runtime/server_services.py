@@ -22,7 +22,7 @@ from holdfast.providers.model_discovery import ModelDiscovery
 from holdfast.providers.shared_http_clients import close_connections
 from holdfast.storage.postgres.store_address import VARIABLE as STORE_VARIABLE
 from holdfast.storage.sqlite_ledger import SqliteLedger
-from holdfast.tasks import TaskOwner
+from holdfast.tasks import TaskOwner, is_cancelled
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process.guard_client import Guard
 from holdfast.workspace.web_client import WebClient
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.engine.ports import Models, Outlet, Tools
     from holdfast.runtime.open_store import ServerLedger
     from holdfast.runtime.workspace import Workspace
+    from holdfast.runtime.workspace_host import WorkspaceHost
     from holdfast.runtime.workspace_services import WorkspaceServices
 
 __all__ = ["MissingCredentials", "ServerServices", "ServiceOverrides", "close_each"]
@@ -73,6 +74,8 @@ class ServerServices:
         self.git = PrivateGit(str(data_dir / "git"))
         # Last: it locks the data directory, and an error after it would have to release the lock.
         self.ledger: ServerLedger = SqliteLedger(data_dir) if ledger is None else ledger
+        self.host: WorkspaceHost | None = None
+        """Set for a server of a cluster before it is used: opens and closes the workspaces then."""
         self._tasks = TaskOwner()
         self._open: dict[str, asyncio.Task[Workspace]] = {}
 
@@ -113,7 +116,7 @@ class ServerServices:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            if opening.cancelled() and not _is_cancelled():
+            if opening.cancelled() and not is_cancelled():
                 raise WorkspaceClosing from None
             raise
 
@@ -151,11 +154,6 @@ class ServerServices:
         """Close the shared parts, each even if another cannot be closed."""
         parts = (self.guard.close, self.discovery.close, close_connections, lambda: asyncio.to_thread(self.git.close))
         await close_each(parts, None)
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _is_open(opening: "asyncio.Task[Workspace]") -> bool:

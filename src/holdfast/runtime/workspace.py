@@ -129,7 +129,7 @@ class Workspace:
     `on_busy` is called when the first run becomes active and when the last one has ended.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a dependency
         self,
         record: WorkspaceRecord,
         services: EngineServices,
@@ -138,9 +138,11 @@ class Workspace:
         *,
         is_shared: bool = False,
         on_owner_changed: Callable[[], None] = lambda: None,
+        on_session_deleted: Callable[[SessionId], None] = lambda _: None,
     ) -> None:
         """`is_shared`: other servers accept inputs for the workspace. `on_owner_changed` is called when a write shows
-        that another server has taken it over; the workspace must be closed then.
+        that another server has taken it over; the workspace must be closed then. `on_session_deleted` removes data of a
+        session outside of the store when another server has deleted it.
         """
         self.record = record
         self.services = services
@@ -169,7 +171,7 @@ class Workspace:
         )
         self.inputs = Inputs(self.engine)
         self.sessions = Sessions(self.engine, self.inputs)
-        self.remote_inputs = RemoteInputs(self.engine, self.approvals)
+        self.remote_inputs = RemoteInputs(self.engine, self.approvals, on_session_deleted)
         self.recovered = RecoveryPlan((), ())
         """The runs that an earlier server left unfinished, and how each was treated."""
 

@@ -20,7 +20,7 @@ from holdfast.config.problems import FileProblem
 from holdfast.config.saved_settings import ConfigStore
 from holdfast.domain.errors import HoldfastError, NoUsableModel, ToolError
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, ConfigChanged, ConfigChangedEvent, LiveEvent
-from holdfast.domain.ids import WorkspaceId
+from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.sessions import Todo
 from holdfast.domain.settings import Options, Settings
 from holdfast.domain.store_operations import WorkspaceRecord
@@ -39,6 +39,7 @@ from holdfast.runtime.model_selection import SelectedModels, model_sources
 from holdfast.runtime.server_services import MissingCredentials, ServerServices, close_each
 from holdfast.runtime.workspace import SystemClock, Workspace, WorkspaceEvents, new_id
 from holdfast.runtime.workspace_permissions import PermissionCheck, allows, replaces
+from holdfast.tasks import TaskOwner
 from holdfast.tools.agent import Agent
 from holdfast.tools.agentic_fetch import AgenticFetch, WebFetch
 from holdfast.tools.bash import Bash, BashArguments
@@ -105,44 +106,36 @@ class Ownership(msgspec.Struct, frozen=True):
     """What connects a workspace to the cluster whose node owns it."""
 
     bus: Bus
-    """The bus of the workspace on this node, which has subscribers already."""
+    """The bus of the workspace on this node, which may have subscribers already."""
     wrap_outlet: Callable[[Outlet], Outlet]
     """Wraps the outlet, to notify other nodes."""
-    await_tools: Callable[[], Awaitable[None]]
-    """Returns once tools may act."""
+    on_busy: Callable[[bool], None]
+    """Called when the first run becomes active and when the last one has ended."""
     on_owner_changed: Callable[[], None]
     """Called when a write shows that another node has taken over."""
 
 
 async def open_owned_workspace(
-    server: ServerServices,
-    record: WorkspaceRecord,
-    environment: Mapping[str, str],
-    on_busy: Callable[[WorkspaceId], None],
-    ownership: Ownership,
+    server: ServerServices, record: WorkspaceRecord, services: "WorkspaceServices", ownership: Ownership
 ) -> Workspace:
     """Open a workspace that this node of a cluster owns, and recover its runs. Its services are not started: they may
     start programs, so that happens when tools may act.
     """
-
-    def report_busy(_: bool) -> None:
-        on_busy(record.id)
-
     observe = server.overrides.observe
     observed = partial(observe, record.path) if observe is not None else _unobserved
     events = WorkspaceEvents(
         record, server.ledger, lambda outlet: ownership.wrap_outlet(observed(outlet)), ownership.bus
     )
-    services = server.workspace_services(record, environment, events.outlet.publish_live, report_busy)
-    services.await_tools = ownership.await_tools
-    try:
-        workspace = Workspace(
-            record, services, events, report_busy, is_shared=True, on_owner_changed=ownership.on_owner_changed
-        )
-        await workspace.recover()
-    except BaseException:
-        await services.close()
-        raise
+    workspace = Workspace(
+        record,
+        services,
+        events,
+        ownership.on_busy,
+        is_shared=True,
+        on_owner_changed=ownership.on_owner_changed,
+        on_session_deleted=services.remove_session,
+    )
+    await workspace.recover()
     return workspace
 
 
@@ -209,6 +202,7 @@ class WorkspaceServices:
         self.tools = self._tools()
         self.await_tools: Callable[[], Awaitable[None]] | None = None
         """Returns once tools may act; None if they always may. Set for a workspace that a node of a cluster owns."""
+        self._tasks = TaskOwner()
         self._sandbox: Sandbox | None = None
         self._earlier_sandbox: Sandbox | None = None
 
@@ -426,6 +420,14 @@ class WorkspaceServices:
             "sandbox": [self.sandbox_state().mode],
         }
 
+    def remove_session(self, session: SessionId) -> None:
+        """End the jobs of a session that another server has deleted, and remove the output of its commands."""
+        self._tasks.start(self._remove_session(session), name=f"remove session {session}")
+
+    async def _remove_session(self, session: SessionId) -> None:
+        await self.jobs.end_session(session)
+        await asyncio.to_thread(self.processes.remove_output, session, ())
+
     # Sandbox
 
     async def update_sandbox(self) -> SandboxState:
@@ -460,6 +462,7 @@ class WorkspaceServices:
 
     async def close(self) -> None:
         """Close the parts, each even if another cannot be closed."""
+        await self._tasks.drain()
         parts = (self.git_scan, self.jobs, self.extensions, self.selected_models, self.token_refresher)
         await close_each([part.close for part in parts if part is not None], CLOSE_SECONDS)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.domain.errors import StoreMisconfigured
 from holdfast.engine.settings import EngineSettings
 from holdfast.lock_owner import write_owner
 from holdfast.providers.shared_http_clients import in_thread
@@ -35,9 +36,10 @@ from holdfast.workspace.process.guard_system import deny_tracing, return_freed_m
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Models
-    from holdfast.runtime.open_store import ServerLedger
+    from holdfast.runtime.workspace_host import WorkspaceHost
+    from holdfast.storage.postgres.postgres_ledger import PostgresLedger
 
-__all__ = ["DEFAULT_WAIT", "RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
+__all__ = ["DEFAULT_DRAIN_TIMEOUT", "DEFAULT_WAIT", "RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
 
 
 RESPONSE_GRACE = 0.5
@@ -62,7 +64,7 @@ class _Front:
         await self._application(scope, receive, send)
 
 
-async def run_server(
+async def run_server(  # noqa: PLR0913 - each is a dependency or an option
     manager: WorkspaceManager,
     application: Application,
     sockets: Sequence[socket.socket],
@@ -70,9 +72,12 @@ async def run_server(
     *,
     on_listening: Callable[[], None] = lambda: None,
     handles_signals: bool = True,
+    drain_timeout: float = 0.0,
 ) -> None:
-    """Serve until a signal or the manager requests a stop. A second signal exits at once. `on_listening` is called when
-    the first request can be sent.
+    """Serve until a signal or the manager requests a stop. `on_listening` is called when the first request can be sent.
+
+    The next signal after a stop was requested exits at once. In a cluster the first signal lets active runs end for
+    `drain_timeout` seconds, and the second one stops.
     """
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM) if handles_signals else ()
@@ -81,9 +86,10 @@ async def run_server(
     opening = asyncio.gather(manager.open_unfinished())
     try:
         for number in signals:
-            loop.add_signal_handler(number, _handle_signal, manager)
+            loop.add_signal_handler(number, _handle_signal, manager, drain_timeout)
         for listener in sockets:
             await server.listen(listener, front)
+        manager.start()
         on_listening()
         await asyncio.gather(_load_workspace_modules(), application.web.reopen())
         await manager.stopping.wait()
@@ -106,14 +112,18 @@ async def _load_workspace_modules() -> None:
         await in_thread(f"holdfast.{module}")
 
 
-def _handle_signal(manager: WorkspaceManager) -> None:
+def _handle_signal(manager: WorkspaceManager, drain_timeout: float) -> None:
     if manager.stopping.is_set():
         _log.warning("stopping at once; active runs are interrupted at the next start")
         os._exit(1)
-    manager.apply(Stop())
+    if manager.is_draining:
+        manager.apply(Stop())
+    else:
+        manager.drain(drain_timeout)
 
 
 DEFAULT_WAIT = 30.0
+DEFAULT_DRAIN_TIMEOUT = 600.0
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -130,6 +140,10 @@ class ServerOptions(msgspec.Struct, frozen=True):
     """The address of PostgreSQL, if it is given on the command line."""
     wait: float = DEFAULT_WAIT
     """Seconds to wait for PostgreSQL at the start."""
+    place: str = ""
+    """The name of the volume that this server shares with other servers of the cluster."""
+    drain_timeout: float = DEFAULT_DRAIN_TIMEOUT
+    """Seconds for which active runs may continue when a server of a cluster is asked to stop."""
 
 
 async def serve(
@@ -155,8 +169,11 @@ async def serve(
         overrides = ServiceOverrides(options.settings, models, observe=observers.observe, socket=options.socket)
         sockets = [listener]
         guard = None
-        services = ServerServices(options.data_dir, overrides, ledger=await _open_ledger(options, address))
+        ledger = await _open_ledger(options, address)
+        services = ServerServices(options.data_dir, overrides, ledger=ledger)
         try:
+            if ledger is not None:
+                services.host = await _open_host(services, ledger, options)
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
                 tcp, guard = _bind_tcp(options.tcp, options.data_dir, stack)
@@ -166,17 +183,33 @@ async def serve(
             # Once it runs, `run_server` closes the services.
             await services.close()
             raise
-        await run_server(manager, application, sockets, guard, on_listening=lambda: _announce(options))
+        await run_server(
+            manager,
+            application,
+            sockets,
+            guard,
+            on_listening=lambda: _announce(options),
+            drain_timeout=options.drain_timeout,
+        )
 
 
-async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> "ServerLedger | None":
+async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> "PostgresLedger | None":
     """Return the store on PostgreSQL, or None for SQLite."""
     if address is None:
+        if options.place:
+            raise StoreMisconfigured("--label is for servers that share a store: also give --store postgresql://...")
         return None
     # The module is needed only for PostgreSQL.
     from holdfast.runtime.open_store import open_postgres  # noqa: PLC0415
 
-    return await open_postgres(options.data_dir, address, options.wait)
+    return await open_postgres(options.data_dir, address, options.wait, options.place)
+
+
+async def _open_host(services: ServerServices, ledger: "PostgresLedger", options: ServerOptions) -> "WorkspaceHost":
+    """Return the part of the server that belongs to the cluster."""
+    from holdfast.runtime.open_store import open_host  # noqa: PLC0415 - needed only for PostgreSQL
+
+    return await open_host(services, ledger, f"http://{options.tcp[0]}:{options.tcp[1]}" if options.tcp else "")
 
 
 def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:

@@ -32,11 +32,11 @@ from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.runtime.server_services import MissingCredentials, ServerServices
 from holdfast.server import presence
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
-from holdfast.server.streams.frame_cache import FrameCache
+from holdfast.server.workspace_handle import WorkspaceHandle
 from holdfast.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from holdfast.runtime.workspace import Workspace
+    from holdfast.runtime.node_workspace import NodeWorkspace
     from holdfast.runtime.workspace_services import WorkspaceServices
 
 __all__ = [
@@ -44,50 +44,10 @@ __all__ = [
     "GracePeriods",
     "NotAttached",
     "ServerStopping",
-    "WorkspaceHandle",
     "WorkspaceManager",
     "client_id_of",
     "release_memory",
 ]
-
-
-class WorkspaceHandle:
-    """An open workspace with the state that the server keeps for it. The options of the client that opened it first
-    apply; later clients share them.
-    """
-
-    def __init__(self, workspace: "Workspace", body: WorkspaceBody) -> None:
-        # `ServerServices` opens workspaces with these services.
-        services = cast("WorkspaceServices", workspace.services)
-        self.workspace = workspace
-        self.services = services
-        self.id: WorkspaceId = workspace.id
-        self.path = workspace.path
-        self.data_dir = services.data_dir
-        self.frame_cache = FrameCache()
-        self.yolo = body.yolo
-        self.debug = body.debug
-        self.env = body.env
-        self.channels = body.channels
-        self.mcp_lenders: set[ClientId] = set()
-        """Clients that have added MCP servers of their own, which are removed when the client leaves."""
-        self.was_busy = False
-        self.jobs_are_late = False
-        """Set when jobs have kept the workspace open for as long as they may without a client."""
-
-    @property
-    def is_busy(self) -> bool:
-        """True while runs, or jobs within their time limit, keep the workspace open."""
-        return self.workspace.is_busy() or (self.services.jobs.is_busy and not self.jobs_are_late)
-
-    @property
-    def yolo(self) -> bool:
-        """True if permission requests are granted automatically."""
-        return self.workspace.approvals.skips
-
-    @yolo.setter
-    def yolo(self, skips: bool) -> None:
-        self.workspace.approvals.skips = skips
 
 
 _libc = ctypes.CDLL(None)
@@ -150,6 +110,8 @@ class WorkspaceManager:
         leaves_when_idle: bool = False,
     ) -> None:
         self.services = services
+        self.host = services.host
+        """The part that connects this server with the others of its cluster; None with SQLite."""
         self.ledger = services.ledger
         self.data_dir = services.data_dir
         self.data_id = directory_id(services.data_dir)
@@ -169,11 +131,18 @@ class WorkspaceManager:
         """
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._closing_bodies: dict[WorkspaceId, WorkspaceBody] = {}
+        self._finding: dict[WorkspaceId, asyncio.Task[WorkspaceHandle]] = {}
+        self.is_draining = False
         self._tasks = TaskOwner()
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self.presence: Presence
         self.presence, effects = presence.start(leaves_when_idle=leaves_when_idle)
         self._execute(effects)
+
+    def start(self) -> None:
+        """Join the cluster, if the server belongs to one."""
+        if self.host is not None:
+            self.host.start(self._follow_node, self._update_busy)
 
     @property
     def handles(self) -> list[WorkspaceHandle]:
@@ -187,10 +156,56 @@ class WorkspaceManager:
             raise UnknownWorkspace
         return handle
 
+    async def find(self, workspace: str) -> WorkspaceHandle:
+        """Return a workspace. In a cluster any workspace of the store, which is opened here for a while; otherwise an
+        open one. Raises `UnknownWorkspace`, and `StorageUnavailable` while it moves between servers.
+        """
+        if self.host is None:
+            return self.handle(workspace)
+        name = WorkspaceId(workspace)
+        while (known := self._handles.get(name)) is not None and (closing := self._closing.get(known.path)) is not None:
+            await asyncio.shield(closing)
+        if known is None:
+            finding = self._finding.get(name)
+            if finding is None:
+                finding = self._tasks.start(self._find(name), name=f"find {name}", done=_is_over)
+                self._finding[name] = finding
+            try:
+                known = await asyncio.shield(finding)
+            finally:
+                self._finding.pop(name, None)
+        if known.node is not None and known.node.opened is None:
+            await self.host.wait_opened(known.node)
+        return known
+
+    async def _find(self, workspace: WorkspaceId) -> WorkspaceHandle:
+        if self.is_closed or self.presence.leaving:
+            raise ServerStopping
+        assert self.host is not None, "only called in a cluster"
+        record = await self.host.ledger.find_workspace(workspace)
+        if record is None:
+            raise UnknownWorkspace
+        handle = self._register(await self.host.use(record, {}), WorkspaceBody(record.id, record.path))
+        handle.is_visited = True
+        self.apply(presence.Opened(handle.id, working=True))
+        handle.was_busy = True
+        self._timers["visit", workspace] = asyncio.get_running_loop().call_later(
+            self._graces.create, self._end_visit, handle
+        )
+        return handle
+
+    def _end_visit(self, handle: WorkspaceHandle) -> None:
+        self._timers.pop(("visit", handle.id), None)
+        handle.is_visited = False
+        self._update_busy(handle.id)
+
     async def open_unfinished(self) -> None:
         """Open workspaces with unfinished runs, which continue without a client in the server's environment."""
         try:
-            await self._open_all(await self.ledger.unfinished_workspaces())
+            if self.host is not None:
+                await self.host.want_unfinished()
+            else:
+                await self._open_all(await self.ledger.unfinished_workspaces())
         except HoldfastError as error:
             _log.error("unfinished runs cannot be resumed: %s", error)
         finally:
@@ -228,6 +243,11 @@ class WorkspaceManager:
 
     async def _open(self, body: WorkspaceBody, *, unattended: bool = False) -> WorkspaceHandle:
         environment = dict(item.partition("=")[::2] for item in body.env)
+        if self.host is not None:
+            node = await self.host.use(await self.host.ledger.join_workspace(body.path), environment)
+            handle = self._register(node, body)
+            handle.services.add_client_keys(environment)
+            return handle
         workspace = await self.services.open_workspace(
             Path(body.path), environment, unattended=unattended, on_busy=self._update_busy
         )
@@ -237,7 +257,9 @@ class WorkspaceManager:
             known.services.add_client_keys(environment)
             return known
         try:
-            handle = self._handles[workspace.record.id] = WorkspaceHandle(workspace, body)
+            # `ServerServices` opens workspaces with these services.
+            services = cast("WorkspaceServices", workspace.services)
+            handle = self._handles[workspace.record.id] = WorkspaceHandle(workspace, services, body)
         except BaseException:
             # The workspace is not registered yet, so no other task can use it.
             await self.services.close_workspace(workspace)
@@ -250,6 +272,56 @@ class WorkspaceManager:
             handle.was_busy = True
             self.apply(presence.WorkBegan(handle.id))
         return handle
+
+    def _register(self, node: "NodeWorkspace", body: WorkspaceBody) -> WorkspaceHandle:
+        """Return the handle of a workspace that is open on this node."""
+        assert node.opened is not None, "it was opened"
+        handle = self._handles.get(node.id)
+        if handle is None:
+            handle = WorkspaceHandle(node.opened.workspace, node.opened.services, body)
+            handle.node = node
+            self._handles[node.id] = handle
+            if handle.is_local:
+                # The options of the client act where the engine is.
+                handle.yolo = body.yolo
+            self._schedule_check()
+            if handle.is_busy:
+                handle.was_busy = True
+                self.apply(presence.WorkBegan(handle.id))
+        handle.use_current_form()
+        return handle
+
+    def _follow_node(self, node: "NodeWorkspace") -> None:
+        """Follow a workspace that was opened in another form, or that this node owns without a client."""
+        if self.is_closed or node.opened is None:
+            return
+        handle = self._handles.get(node.id)
+        if handle is None and node.is_local and not node.is_used:
+            node.is_used = True
+            handle = self._register(node, WorkspaceBody(node.id, node.record.path))
+            self.apply(presence.Opened(handle.id, working=handle.is_busy))
+        elif handle is not None:
+            handle.use_current_form()
+            self._update_busy(handle.id)
+        if handle is not None and handle.is_local and handle.owned.recovered.withdrawn:
+            self.withdrawn[handle.id] = handle.owned.recovered.withdrawn
+
+    def drain(self, seconds: float) -> None:
+        """Leave the cluster, then stop: active runs may continue for some seconds, the other nodes take over the rest.
+        Without a cluster, stop.
+        """
+        if self.host is None or self.is_draining:
+            self.apply(presence.Stop())
+            return
+        self.is_draining = True
+        self._tasks.start(self._drain(seconds), name="drain")
+
+    async def _drain(self, seconds: float) -> None:
+        assert self.host is not None, "only called in a cluster"
+        try:
+            await self.host.drain(seconds)
+        finally:
+            self.apply(presence.Stop())
 
     def _schedule_check(self) -> None:
         if "check" not in self._timers and self._handles and not self.is_closed:
@@ -316,6 +388,7 @@ class WorkspaceManager:
             self.apply(presence.WorkBegan(handle.id) if handle.is_busy else presence.WorkEnded(handle.id))
         else:
             self._update_job_timer(handle)
+        self._publish_viewers(handle)
 
     def _update_job_timer(self, handle: WorkspaceHandle) -> None:
         """Start or cancel the limit of jobs: without clients and runs, jobs keep a workspace open for `job_linger`
@@ -338,13 +411,11 @@ class WorkspaceManager:
 
     def apply(self, event: PresenceEvent) -> None:
         """Apply an event to the presence state machine and carry out its effects. Raises its refusals."""
-        workspace: WorkspaceId = getattr(event, "workspace", WorkspaceId(""))
-        before = presence.viewer_counts(self.presence, workspace)
         self.presence, effects = presence.transition(self.presence, event)
         self._execute(effects)
-        self._publish_viewers(workspace, before)
-        known = self._handles.get(workspace)
+        known = self._handles.get(getattr(event, "workspace", WorkspaceId("")))
         for handle in self.handles if isinstance(event, presence.Retire) else [known] if known is not None else ():
+            self._publish_viewers(handle)
             self._update_job_timer(handle)
             self._remove_lent_servers(handle)
         for effect in effects:
@@ -362,12 +433,27 @@ class WorkspaceManager:
         """The claims of clients on a workspace."""
         return self.presence.workspaces.get(handle.id, presence.WorkspacePresence()).claims
 
-    def _publish_viewers(self, workspace: WorkspaceId, before: dict[SessionId, int]) -> None:
-        """Publish how many clients view a session when the number has changed."""
-        handle = self._handles.get(workspace)
-        now = presence.viewer_counts(self.presence, workspace)
-        if handle is None or self.is_closed or now == before:
+    def viewers(self, handle: WorkspaceHandle) -> dict[SessionId, int]:
+        """Return the number of clients that view each session, at all servers."""
+        counts = presence.viewer_counts(self.presence, handle.id)
+        for session, number in handle.node.clients.items() if handle.node is not None else ():
+            if session:
+                counts[SessionId(session)] = counts.get(SessionId(session), 0) + number
+        return counts
+
+    def _publish_viewers(self, handle: WorkspaceHandle) -> None:
+        """Publish how many clients view a session when the number has changed, here and to the other nodes."""
+        if self.is_closed:
             return
+        if self.host is not None:
+            mine: dict[str, int] = {}
+            for claim in self.claims(handle).values():
+                mine[claim.session or ""] = mine.get(claim.session or "", 0) + 1
+            self.host.set_clients(handle.id, mine)
+        before, now = handle.viewers, self.viewers(handle)
+        if now == before:
+            return
+        handle.viewers = now
         for session in sorted(before.keys() | now.keys()):
             if (count := now.get(session, 0)) != before.get(session, 0):
                 event = AttachedEvent(Change("updated", Attached(session, count)))
@@ -379,8 +465,15 @@ class WorkspaceManager:
         self.ready.set()
         for timer in self._timers.values():
             timer.cancel()
+        if self.host is not None:
+            self.host.hurry()
+            if not self.is_draining:
+                await self.host.drain(0.0)
         await self._tasks.drain()
-        closing = (self.services.close_workspace(handle.workspace) for handle in self._handles.values())
+        if self.host is not None:
+            await self.host.stop()
+            self._handles.clear()
+        closing = (self.services.close_workspace(handle.owned) for handle in self._handles.values())
         for failure in await asyncio.gather(*closing, return_exceptions=True):
             # A workspace that cannot be closed is recovered at the next start; the others are still closed.
             if failure is not None:
@@ -423,8 +516,12 @@ class WorkspaceManager:
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, fire)
 
     async def _close(self, handle: WorkspaceHandle) -> None:
+        kept: NodeWorkspace | None = None
         try:
-            await self.services.close_workspace(handle.workspace)
+            if self.host is not None:
+                kept = await self.host.release(handle.id)
+            else:
+                await self.services.close_workspace(handle.owned)
         except Exception as error:
             # For example, the disk is full. The workspace counts as closed; opening it again recovers it.
             _log.error("%s could not be closed properly: %s", handle.path, error)
@@ -434,6 +531,9 @@ class WorkspaceManager:
             handle.id, handle.path, handle.yolo, handle.debug, env=handle.env, channels=handle.channels
         )
         self.apply(presence.Closed(handle.id))
+        if kept is not None and handle.id not in self.presence.workspaces:
+            again = self._register(kept, self._closing_bodies[handle.id])
+            self.apply(presence.Opened(again.id, working=again.is_busy))
         # `Closed` may have caused `OpenWorkspace`, which needs the body; it is executed synchronously.
         del self._closing_bodies[handle.id]
         self._schedule_release()
@@ -457,6 +557,11 @@ class WorkspaceManager:
         except HoldfastError as error:
             _log.error("%s cannot be opened again: %s", body.path, error)
             self.apply(presence.Closed(body.id))
+
+
+def _is_over(task: asyncio.Task[WorkspaceHandle]) -> bool:
+    """Retrieve the exception of a task, so that it is not logged: its callers receive it."""
+    return task.cancelled() or task.exception() is not None
 
 
 _REFUSALS = {

@@ -19,7 +19,7 @@ from holdfast.domain.settings import Selection
 from holdfast.engine.ports import Model
 from holdfast.extensions.agents import AgentFile
 from holdfast.runtime.workspace_permissions import outdated_rules
-from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
 from holdfast.storage.data_directory import find_exposed_files
 from holdfast.storage.postgres.store_report import ReportingLedger, findings
 from holdfast.workspace.git.git_command import find_git
@@ -104,7 +104,7 @@ async def trust(handle: WorkspaceHandle) -> Sequence[Finding]:
 
 async def models(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Send a short request to the large and the small model, which verifies key, address and model name."""
-    available = handle.workspace.models
+    available = handle.services.models
     found: list[Finding] = []
     users: dict[tuple[str, str], list[str]] = {}
     chosen: dict[tuple[str, str], Model] = {}
@@ -295,7 +295,7 @@ async def agents(handle: WorkspaceHandle) -> Sequence[Finding]:
         if known.withheld_keys(agent)
     )
     models = [await _model_trouble(handle, item.model, item.path, item.model_line) for item in found.usable]
-    tools = await handle.workspace.tools.current()
+    tools = await handle.owned.tools.current()
     missing = [_missing_tools(item, {tool.spec.name for tool in tools}) for item in found.usable]
     problems = (*found.problems, *filter(None, models), *filter(None, missing))
     below = (_shadowed_finding("agents", agent.name, agent.path) for agent in found.hidden)

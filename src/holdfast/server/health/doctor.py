@@ -16,7 +16,7 @@ from holdfast.server.health import checks
 from holdfast.server.health import checks as brought_checks
 from holdfast.server.http.request import Request
 from holdfast.server.routes import lsp, mcp
-from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
 
 __all__ = ["CHECKS", "LIMIT", "Check", "doctor", "run_checks"]
 

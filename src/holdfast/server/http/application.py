@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from holdfast.domain.errors import BadRequest, StorageDetached
+from holdfast.domain.errors import BadRequest, StorageDetached, StorageUnavailable
 from holdfast.protocol.error_status import OtherDataDirectory, TooLarge, problem_of, status_of
 from holdfast.protocol.openapi import policy
 from holdfast.protocol.routes import ROUTES, Route
@@ -22,7 +22,7 @@ from holdfast.server.http.request import Handler, Request
 from holdfast.server.telemetry.observers import Observers
 from holdfast.server.web.listener import WebListener
 from holdfast.server.workspace_manager import ServerStopping, WorkspaceManager
-from holdfast.tasks import TaskOwner
+from holdfast.tasks import TaskOwner, is_cancelled
 
 __all__ = ["Application", "Streamer", "accepts_gzip"]
 
@@ -96,9 +96,16 @@ class Application:
             await self._answer(found, scope, receive, send)
         except _ClientGone:
             return
-        except Exception as raised:
+        except (Exception, asyncio.CancelledError) as raised:
+            error: BaseException = raised
+            if isinstance(raised, asyncio.CancelledError):
+                if is_cancelled():
+                    raise
+                # What the handler used was closed: the workspace has moved to another server.
+                error = StorageUnavailable("The workspace is moving between servers: try again in a moment.")
             # Report errors during shutdown as 503.
-            error = ServerStopping() if self._manager.is_closed and status_of(raised) == 500 else raised
+            if self._manager.is_closed and status_of(error) == 500:
+                error = ServerStopping()
             status = status_of(error)
             if isinstance(error, StorageDetached):
                 await self._manager.check_storage()
@@ -144,7 +151,7 @@ class Application:
             query=_query(scope, route),
             body=_decoded(route, await _body(scope, receive)),
             over_socket=scope.get("client") is None,
-            open_handle=self._manager.handle(found.params["id"])
+            open_handle=await self._manager.find(found.params["id"])
             if 404 in route.errors and "id" in found.params
             else None,
             page=scope.get("page"),

@@ -1,7 +1,7 @@
 """The parsed request that a handler receives, and the type of handlers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
@@ -11,11 +11,14 @@ from holdfast.protocol.routes import Route
 from holdfast.server.http.connection import RequestCycle
 from holdfast.server.telemetry.observers import Observers
 from holdfast.server.web.listener import WebListener
-from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
+from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_manager import WorkspaceManager
 
 if TYPE_CHECKING:
-    from holdfast.engine.ports import Ledger
+    from holdfast.cluster.remote_workspace import RemoteWorkspace
+    from holdfast.engine.ports import Ledger, Models
     from holdfast.extensions.extensions import Extensions
+    from holdfast.runtime.node_workspace import AnyWorkspace
     from holdfast.runtime.workspace import Workspace
     from holdfast.runtime.workspace_services import WorkspaceServices
 
@@ -50,9 +53,24 @@ class Request(msgspec.Struct, frozen=True):
         return self.open_handle
 
     @property
-    def workspace(self) -> "Workspace":
+    def workspace(self) -> "AnyWorkspace":
         """The workspace of the route: its runs, sessions and approvals."""
         return self.handle.workspace
+
+    @property
+    def owned(self) -> "Workspace":
+        """The workspace of the route as its owner runs it. Raises `StorageUnavailable` on another server."""
+        return self.handle.owned
+
+    @property
+    def remote(self) -> "RemoteWorkspace":
+        """The workspace of the route on a server that does not own it."""
+        return cast("RemoteWorkspace", self.handle.workspace)
+
+    @property
+    def models(self) -> "Models":
+        """The selected models."""
+        return self.services.models
 
     @property
     def services(self) -> "WorkspaceServices":

@@ -44,7 +44,7 @@ from holdfast.runtime.engine_settings import own_files
 from holdfast.runtime.model_selection import Size
 from holdfast.runtime.workspace_permissions import outdated_rules
 from holdfast.server.http.request import Request
-from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
 from holdfast.workspace.project_context import CONTEXT_NAMES, find_context_sources
 
 __all__ = [
@@ -81,7 +81,7 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
     """Return the effective configuration for clients. Crush clients require `providers`, `options` and
     `options.tui`.
     """
-    models = handle.workspace.models
+    models = handle.services.models
     infos: dict[Size, ModelInfo] = {}
     # Without a usable model a workspace can still be opened, viewed and configured.
     with suppress(ProviderError):
@@ -300,7 +300,7 @@ async def default_small_model(request: Request) -> SelectedModel:
     if choice is not None and (provider := request.query.get("provider_id")):
         selection = await choice.default_small(provider)
         return SelectedModel(selection.model, selection.provider, selection.max_tokens)
-    return choice_of(request.handle, "small", (await request.workspace.models.small()).info)
+    return choice_of(request.handle, "small", (await request.models.small()).info)
 
 
 def _set(handle: WorkspaceHandle, scope: int, key: str, value: object) -> None:

@@ -74,7 +74,7 @@ def _content(root: str, given: str) -> bytes:
 async def undo_changes(request: Request) -> UndoReport:
     """Revert changes of a session or a run, or report what would be reverted."""
     ask: UndoRequest = request.body
-    workspace = request.workspace
+    workspace = request.owned
     session, versions = await _history(request, ask)
     if not ask.dry_run and workspace.is_busy(session):
         raise SessionBusy("The session is busy: its run may change these files. Wait for its end, or cancel it.")

@@ -14,7 +14,7 @@ from holdfast.extensions.lsp.extension import LanguageServers
 from holdfast.protocol.extension_routes import LspLog, LspRestartResponse
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
-from holdfast.server.workspace_manager import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
 from holdfast.workspace.files.safe_open import locate
 
 __all__ = ["check", "list_lsps", "lsp_diagnostics", "lsp_log", "restart_lsps", "start_lsps", "stop_lsps"]

@@ -12,7 +12,8 @@ from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.protocol.extension_routes import McpAuthUrl, McpEmptyResponse, McpLog, McpPromptText
 from holdfast.server.health.checks import place_of
 from holdfast.server.http.request import Request
-from holdfast.server.workspace_manager import NotAttached, WorkspaceHandle, client_id_of
+from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_manager import NotAttached, client_id_of
 
 if TYPE_CHECKING:
     from holdfast.extensions.mcp.mcp_types import ListName

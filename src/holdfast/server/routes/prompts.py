@@ -15,7 +15,8 @@ from holdfast.providers.scripted_model import TOUR
 from holdfast.server.http.request import Request
 from holdfast.server.routes.configuration import choice_of, facts_of
 from holdfast.server.routes.sessions import known, with_live_state
-from holdfast.server.workspace_manager import ServerStopping, WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_manager import ServerStopping
 
 __all__ = [
     "agent_info",
@@ -44,7 +45,7 @@ async def agent_info(request: Request) -> AgentInfo:
     """Return the model and whether the agent is busy. Clients poll this, so it does not access the disk."""
     workspace = request.workspace
     try:
-        info = (await workspace.models.large()).info
+        info = (await request.models.large()).info
     except ProviderError:
         # The reason is returned by `init_agent` and `send_prompt`.
         no_model = ModelInfo("", "")
@@ -57,19 +58,25 @@ async def agent_info(request: Request) -> AgentInfo:
 
 async def init_agent(request: Request) -> None:
     """Check whether a model can be used. Active runs are not affected."""
-    await request.workspace.models.large()
+    await request.models.large()
 
 
 async def update_agent(request: Request) -> None:
     """Check whether a model can be used. Each run looks up models and tools itself, so there is nothing to update."""
-    await request.workspace.models.large()
+    await request.models.large()
 
 
 async def send_prompt(request: Request) -> PromptAccepted:
-    """Accept a prompt. Without a usable model it is refused at once and nothing is stored."""
-    model = await request.workspace.models.large()
+    """Accept a prompt. Without a usable model it is refused at once and nothing is stored, unless another server owns
+    the workspace: keys belong to a server, and the run then waits until its owner has one.
+    """
     prompt = request.body.to_prompt()
-    if prompt.require_model and (reason := model.info.fallback_reason or _saved_choice(request, model.info)):
+    model = await request.models.large() if request.handle.is_local else None
+    if (
+        model is not None
+        and prompt.require_model
+        and (reason := model.info.fallback_reason or _saved_choice(request, model.info))
+    ):
         raise NoUsableModel(reason)
     if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
         # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no

@@ -18,8 +18,8 @@ from holdfast.domain.sessions import Session
 from holdfast.domain.store_operations import MarkRead
 from holdfast.protocol.bodies import EventLogPage, LoggedEvent
 from holdfast.server.http.request import Request
-from holdfast.server.presence import attached
-from holdfast.server.workspace_manager import WorkspaceHandle, WorkspaceManager
+from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_manager import WorkspaceManager
 from holdfast.workspace.files.safe_open import locate
 
 __all__ = [
@@ -53,7 +53,7 @@ def with_live_state(manager: WorkspaceManager, handle: WorkspaceHandle, session:
     return msgspec.structs.replace(
         session,
         is_busy=handle.workspace.is_busy(session.id),
-        attached_clients=attached(manager.presence, handle.id, session.id),
+        attached_clients=manager.viewers(handle).get(session.id, 0),
     )
 
 
@@ -95,16 +95,21 @@ async def put_session(request: Request) -> Session:
 async def delete_session(request: Request) -> None:
     """Delete a session. Its contents are removed from the database, from files and from memory before the response."""
     handle = request.handle
+    if not handle.is_local:
+        # The owner removes what it has outside of the store when it reads the deletion in the log.
+        await request.remote.sessions.delete(request.session)
+        handle.frame_cache.clear()
+        return
 
     async def clean_up(sessions: Sequence[SessionId]) -> None:
         for session in sessions:
             await handle.services.jobs.end_session(session)
             outputs = await _outputs_named_in(handle, session)
             await asyncio.to_thread(handle.services.processes.remove_output, session, outputs)
-        handle.workspace.approvals.forget_sessions(sessions)
+        handle.owned.approvals.forget_sessions(sessions)
         handle.frame_cache.clear()
 
-    await handle.workspace.sessions.delete(request.session, clean_up)
+    await handle.owned.sessions.delete(request.session, clean_up)
 
 
 async def _outputs_named_in(handle: WorkspaceHandle, session: SessionId) -> tuple[str, ...]:
@@ -153,7 +158,7 @@ async def mark_read(request: Request) -> None:
     """Mark a file as read, under its real path, which is the one that tools use."""
     session, path = await known(request, request.body.session_id), await _real_path(request, request.body.path)
     mark = ReadMark(session.id, path, request.workspace.clock.now_ms())
-    await request.workspace.recorder.put(MarkRead(mark), sync=False)
+    await request.owned.recorder.put(MarkRead(mark), sync=False)
 
 
 async def last_read(request: Request) -> str:

@@ -14,7 +14,8 @@ from holdfast.server.http.request import Request
 from holdfast.server.presence import Release, ViewSession
 from holdfast.server.routes.configuration import config_of, problems_of
 from holdfast.server.routes.sessions import with_live_state
-from holdfast.server.workspace_manager import WorkspaceHandle, client_id_of
+from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_manager import client_id_of
 
 __all__ = [
     "create_workspace",

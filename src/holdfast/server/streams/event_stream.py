@@ -16,7 +16,8 @@ from holdfast.server.http.request import Request
 from holdfast.server.presence import Attach, Detach
 from holdfast.server.streams.crush_stream import CrushDialogs, CrushStream
 from holdfast.server.streams.frame_cache import FrameCache
-from holdfast.server.workspace_manager import WorkspaceHandle, client_id_of
+from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_manager import client_id_of
 from holdfast.tasks import TaskOwner
 
 __all__ = [
@@ -141,7 +142,6 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
     # `since` selects the form: Crush clients do not send it. Deltas of the resumable form are merged by the frame
     # cache, once for all subscribers.
     subscription = request.workspace.bus.subscribe(since if since >= 0 else None, merge=since < 0)
-    approvals = request.workspace.approvals
     form = None if since >= 0 else CrushStream(partial(_streaming_message, request.handle), _dialogs(request))
     exchange = request.exchange
     if exchange is not None:
@@ -153,7 +153,7 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
         subscription.close()
         raise
     # Open requests expire only while no client is attached.
-    approvals.client_attached()
+    request.handle.client_attached()
     # The stream itself only writes, so a task of its own waits for the disconnection.
     watcher = TaskOwner()
     watcher.start(_close_on_disconnect(receive, subscription), name="reader")
@@ -165,7 +165,7 @@ async def stream(request: Request, receive: Receive, send: Send) -> None:
             # A stalled client cannot be notified, so its buffered output is dropped.
             exchange.connection.abort()
     finally:
-        approvals.client_detached()
+        request.handle.client_detached()
         watcher.cancel_all()
         subscription.close()
         if name is not None:

@@ -74,11 +74,11 @@ def connect_options(address: StoreAddress) -> dict[str, Any]:
     return options
 
 
-async def open_pool(address: StoreAddress, wait: float) -> Pool:
-    """Return connections to a database that is ready for use. Raises `StoreMisconfigured`, or
-    `StoreUnreachable` if PostgreSQL did not answer within `wait` seconds.
+async def open_pool(address: StoreAddress, wait: float, application: str = "holdfast") -> Pool:
+    """Return connections to a database that is ready for use; PostgreSQL shows them under the name `application`.
+    Raises `StoreMisconfigured`, or `StoreUnreachable` if PostgreSQL did not answer within `wait` seconds.
     """
-    options = connect_options(address)
+    options = connect_options(address) | {"server_settings": {"application_name": application}}
     await prepare_database(address, options, wait)
     pool = Pool(options, address.shown)
     try:
