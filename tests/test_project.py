@@ -428,7 +428,7 @@ def test_packages_have_docstrings() -> None:
 def test_number_of_modules_is_limited() -> None:
     """Fragments of one subject share a module: decision 32. The limit grew with the second store: decision 35."""
     modules = [path for path in MODULES if path.name != "__init__.py" and PACKAGE / "testing" not in path.parents]
-    assert len(modules) <= 400
+    assert len(modules) <= 430
 
 
 # Start-up
