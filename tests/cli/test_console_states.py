@@ -456,14 +456,19 @@ def test_serve_maps_errors_to_exit_codes(
         (AddressTaken("x"), busy), (DataDirectoryBusy("x"), busy), (HoldfastError("x"), 1),
     ):  # fmt: skip
         error[0], listener.is_closed = raised, False
-        assert serve.run_server(args._replace(wait="2.5")) == code
+        given_values = args._replace(wait="2.5", drain_timeout="7.5", label="place=a.b-c_1")
+        assert serve.run_server(given_values) == code
         assert listener.is_closed
-        assert served.pop() == (listener, 2.5)
+        assert served.pop() == (listener, (2.5, 7.5), "a.b-c_1")
         assert ("Error: " in capsys.readouterr().err) is isinstance(raised, HoldfastError)
     assert set(moved) == ({"/"} if started_by_client else set())
     for wait, code in (("0", 0), ("-1", 2), ("x", 2), ("inf", 2), ("nan", 2)):
         error[0], listener.is_closed = None, False
         assert serve.run_server(args._replace(wait=wait)) == code, wait
+        listener.is_closed = False
+        assert serve.run_server(args._replace(drain_timeout=wait)) == code, wait
+    for label in ("place", "place=", "volume=a", "place=a b", "place=../a", "=a"):
+        assert serve.run_server(args._replace(label=label)) == 2, label
     assert serve.run_server(args._replace(store="mysql://x")) == 2
     given: list[serve.ServeArgs] = []
 
@@ -476,6 +481,7 @@ def test_serve_maps_errors_to_exit_codes(
         ("", serve.ServeArgs()),
         ("--verbose --started-by-client", serve.ServeArgs(started_by_client=True, verbose=True)),
         ("--data-dir a --host=b --store c --wait=3", serve.ServeArgs("a", "b", store="c", wait="3")),
+        ("--label place=a --drain-timeout 5", serve.ServeArgs(label="place=a", drain_timeout="5")),
     ):  # fmt: skip
         assert (serve.serve_fast(line.split()), given.pop()) == (7, expected)
     for line in ("x", "--data-dir", "--data-dir -x", "--verbose=1", "--wait=-1", "--help"):

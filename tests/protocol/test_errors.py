@@ -47,6 +47,7 @@ STATUSES: dict[str, int] = {
     "DatabaseDamaged": 503,
     "DatabaseTooNew": 503,
     "ProviderError": 400,
+    "NoUsableModel": 400,
     "ToolError": 500,
     "PermissionDenied": 500,
     "UnknownWorkspace": 404,
