@@ -29,6 +29,9 @@ version: GET /version
 server_config: GET /config
 control: POST /control {"command":"command","force":true}
 control: POST /control {"command":"command","force":false}
+list_nodes: GET /nodes
+drain_node: POST /nodes/node/drain
+evict_node: POST /nodes/node/evict
 retire_client: DELETE /clients/me
 metrics: GET /metrics
 all_stats: GET /stats?zone=7

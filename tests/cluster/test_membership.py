@@ -25,6 +25,7 @@ class Host:
         self.deadline = 0.0
         self.kept: list[WorkspaceId] = []
         self.notifications: list[tuple[str, str]] = []
+        self.drain_requests = 0
 
     def set_deadline(self, at: float) -> None:
         self.deadline = at
@@ -49,6 +50,9 @@ class Host:
 
     def handle_notification(self, channel: str, payload: str) -> None:
         self.notifications.append((channel, payload))
+
+    def request_drain(self) -> None:
+        self.drain_requests += 1
 
 
 class Server:

@@ -78,6 +78,7 @@ class WorkspaceHost:
         self._server = server
         self._on_change: Callable[[NodeWorkspace], None] = lambda _: None
         self._on_busy: Callable[[WorkspaceId], None] = lambda _: None
+        self._on_drain: Callable[[], None] = lambda: None
         self._workspaces: dict[WorkspaceId, NodeWorkspace] = {}
         self._counts: dict[WorkspaceId, dict[str, int]] = {}
         """The clients of this node by workspace and session."""
@@ -98,11 +99,16 @@ class WorkspaceHost:
             self._read_state,
         )
 
-    def start(self, on_change: Callable[[NodeWorkspace], None], on_busy: Callable[[WorkspaceId], None]) -> None:
+    def start(
+        self,
+        on_change: Callable[[NodeWorkspace], None],
+        on_busy: Callable[[WorkspaceId], None],
+        on_drain: Callable[[], None] = lambda: None,
+    ) -> None:
         """Join the cluster. `on_change` is called when a workspace was opened, or opened in another form; `on_busy`
-        when its runs, its jobs, or its clients at other nodes have changed.
+        when its runs, its jobs, or its clients at other nodes have changed; `on_drain` when the node has to drain.
         """
-        self._on_change, self._on_busy = on_change, on_busy
+        self._on_change, self._on_busy, self._on_drain = on_change, on_busy, on_drain
         self.membership.start()
         self._tasks.start(self._poll(), name="cluster: states of workspaces")
 
@@ -169,6 +175,27 @@ class WorkspaceHost:
     async def owner(self, workspace: WorkspaceId) -> OwnerInfo | None:
         """Return the owner of a workspace as the store names it now. Raises `StorageError`."""
         return (await self.cluster.workspace_states([workspace])).get(workspace, WorkspaceState(0, None, {})).owner
+
+    # Requests of operators about any node
+
+    async def drain_node(self, node: NodeId) -> bool:
+        """Mark a node as draining; it reads the mark itself. Returns False if it is no member."""
+        try:
+            await self.cluster.mark_draining(node)
+        except NodeGone:
+            return False
+        return True
+
+    async def evict_node(self, node: NodeId) -> bool:
+        """Evict a node, which may be alive or this one. Returns False if it is no member."""
+        me = self.membership.view.node
+        try:
+            is_done = me is not None and await self.cluster.evict_on_request(me, node)
+        except NodeGone:
+            me = None
+        if me is None:
+            raise StorageUnavailable("This server joins the cluster now: try again in a moment.")
+        return is_done
 
     # Membership
 
@@ -240,6 +267,12 @@ class WorkspaceHost:
                     node.remote.receive(event)
 
     # Leaving
+
+    def request_drain(self) -> None:
+        """Start to drain on request of an operator."""
+        if not self.is_draining:
+            _log.warning("this node drains: it was requested with holdfast nodes drain")
+            self._on_drain()
 
     async def drain(self, seconds: float) -> None:
         """Leave the cluster: claim nothing, let active runs end for some seconds, and release all workspaces."""

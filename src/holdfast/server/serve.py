@@ -89,7 +89,7 @@ async def run_server(  # noqa: PLR0913 - each is a dependency or an option
             loop.add_signal_handler(number, _handle_signal, manager, drain_timeout)
         for listener in sockets:
             await server.listen(listener, front)
-        manager.start()
+        manager.start(drain_timeout)
         on_listening()
         await asyncio.gather(_load_workspace_modules(), application.web.reopen())
         await manager.stopping.wait()

@@ -139,10 +139,12 @@ class WorkspaceManager:
         self.presence, effects = presence.start(leaves_when_idle=leaves_when_idle)
         self._execute(effects)
 
-    def start(self) -> None:
-        """Join the cluster, if the server belongs to one."""
+    def start(self, drain_timeout: float = 0.0) -> None:
+        """Join the cluster, if the server belongs to one. If an operator drains this node, active runs may continue
+        for `drain_timeout` seconds.
+        """
         if self.host is not None:
-            self.host.start(self._follow_node, self._update_busy)
+            self.host.start(self._follow_node, self._update_busy, lambda: self.drain(drain_timeout))
 
     @property
     def handles(self) -> list[WorkspaceHandle]:
@@ -313,7 +315,10 @@ class WorkspaceManager:
         if self.host is None or self.is_draining:
             self.apply(presence.Stop())
             return
+        if self.is_closed or self.presence.leaving:
+            return
         self.is_draining = True
+        _log.info("draining: active runs may continue for %g s; another signal ends them", seconds)
         self._tasks.start(self._drain(seconds), name="drain")
 
     async def _drain(self, seconds: float) -> None:

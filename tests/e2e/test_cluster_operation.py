@@ -1,0 +1,163 @@
+"""Operation of a cluster of real servers: SIGTERM drains, and operators list, drain and evict nodes."""
+
+import json
+from time import monotonic
+
+import pytest
+
+from cli.isolated_home import isolated_home
+from e2e.cluster_nodes import Cluster, NodeProcess, cluster, reached
+from holdfast import __version__
+from holdfast.client.errors import ServerProblem
+from stream_servers import reserve_port
+
+
+async def _state(observer: NodeProcess, node: NodeProcess) -> str:
+    found = await observer.node(node.id)
+    return found.state if found is not None else "gone"
+
+
+async def test_sigterm_lets_active_runs_end_and_moves_idle_workspaces_at_once() -> None:
+    async with cluster() as made:
+        first = await made.add("a")
+        busy, idle = [await made.open_workspace(first, name) for name in ("busy", "idle")]
+        await made.prompt(first, idle, "words=2", "before")
+        assert await made.outcome(first, idle, "before") == "completed"
+        run = await made.gated_run(first, busy, "long")
+        second = await made.add("b")
+        began = monotonic()
+        first.terminate()
+
+        async def has_moved() -> bool:
+            return (await second.nodes())[1].workspaces == 1
+
+        await reached(has_moved)
+        assert monotonic() - began < 5
+        listed = await second.node(first.id)
+        assert listed is not None
+        assert (listed.state, listed.workspaces, listed.runs) == ("draining", 1, 1)
+        # The draining node accepts a prompt, and the other one runs it.
+        await made.prompt(first, idle, "words=2", "meanwhile")
+        assert await made.outcome(second, idle, "meanwhile") == "completed"
+        assert first.process.returncode is None
+        # A prompt behind the active run belongs to the next owner.
+        await made.prompt(first, busy, "words=3", "queued", run.session)
+        run.open()
+        assert await made.outcome(second, busy, "long") == "completed"
+        assert await made.outcome(second, busy, "queued") == "completed"
+        assert await first.exit_code() == 0
+        assert [node.id for node in await second.nodes()] == [second.id]
+        assert "was evicted" not in second.log.read_text() + first.log.read_text()
+
+
+@pytest.mark.parametrize("cause", ["limit", "second signal"])
+async def test_a_run_that_outlasts_the_drain_is_interrupted_and_its_queue_continues_elsewhere(cause: str) -> None:
+    """As in C-55: the end is stored, its processes are gone, and the server exits with 0."""
+    limit = "1" if cause == "limit" else "600"
+    async with cluster() as made:
+        first = await made.add("a", "--label", "place=shared", "--drain-timeout", limit)
+        workspace = await made.open_workspace(first, "w")
+        run = await made.gated_run(first, workspace, "long")
+        await made.prompt(first, workspace, "words=2", "queued", run.session)
+        second = await made.add("b")
+        first.terminate()
+        if cause == "second signal":
+
+            async def drains() -> bool:
+                return await _state(second, first) == "draining"
+
+            await reached(drains)
+            began = monotonic()
+            first.terminate()
+            assert await first.exit_code() == 0
+            assert monotonic() - began < 5
+        else:
+            assert await first.exit_code() == 0
+        assert not run.has_process
+        assert await made.outcome(second, workspace, "long") == "interrupted"
+        assert await made.outcome(second, workspace, "queued") == "completed"
+        assert "was evicted" not in second.log.read_text()
+
+
+def _call(made: Cluster, node: NodeProcess, *arguments: str) -> tuple[int, str, str]:
+    done = made.home.call("nodes", *arguments, "--data-dir", str(node.data))
+    return done.returncode, done.stdout, done.stderr
+
+
+async def test_an_operator_lists_drains_and_evicts_any_node_from_any_other() -> None:
+    async with cluster() as made:
+        first = await made.add("a")
+        workspace = await made.open_workspace(first, "w")
+        run = await made.gated_run(first, workspace, "long")
+        await made.prompt(first, workspace, "words=2", "queued", run.session)
+        with reserve_port() as port:
+            second = await made.add("b", "--label", "place=shared", "--host", f"tcp://127.0.0.1:{port}")
+
+        # A table for people, and JSON.
+        code, shown, _ = _call(made, second)
+        lines = [line.split() for line in shown.splitlines()]
+        assert code == 0
+        assert lines[0] == ["NODE", "STATE", "UP", "PLACE", "WORKSPACES", "RUNS", "CLIENTS", "VERSION", "ADDRESS"]
+        assert [line[:2] for line in lines[1:]] == [[first.id[:8], "ready"], [f"{second.id[:8]}*", "ready"]]
+        assert [line[-6:-1] for line in lines[1:]] == [
+            ["shared", "1", "1", "1", __version__],
+            ["shared", "0", "0", "0", __version__],
+        ]
+        assert f"127.0.0.1:{port}".startswith(lines[2][-1].removesuffix("…"))
+        listed = json.loads(_call(made, first, "--json")[1])
+        assert [node["is_self"] for node in listed["nodes"]] == [True, False]
+        assert [node["address"] for node in listed["nodes"]] == ["", f"http://127.0.0.1:{port}"]
+        assert all(0 < node["uptime"] < 60 for node in listed["nodes"])
+
+        # Unknown and ambiguous ids change nothing.
+        for arguments in (["drain", "f" * 32], ["evict", "--yes", "nobody"]):
+            code, shown, problem = _call(made, second, *arguments)
+            assert (code, shown) == (4, "")
+            assert problem == f"holdfast: There is no node {arguments[-1]}: holdfast nodes lists them.\n"
+        with pytest.raises(ServerProblem, match="There is no node"):
+            await second.client.drain_node("f" * 32)
+        with pytest.raises(ServerProblem, match="There is no node"):
+            await second.client.evict_node("f" * 32)
+        assert "confirmation" in _call(made, second, "evict", first.id[:8])[2]
+        assert await _state(second, first) == "ready"
+
+        # The evicted node is alive: it kills its tools and joins again; the other one ends the run and continues.
+        before = first.id
+        assert _call(made, second, "evict", "--yes", first.id[:8])[0] == 0
+        assert await made.outcome(second, workspace, "long") == "interrupted"
+        assert await made.outcome(second, workspace, "queued") == "completed"
+
+        async def has_rejoined() -> bool:
+            first.id = next((node.id for node in await second.nodes() if node.id != second.id), "")
+            return first.id not in ("", before)
+
+        await reached(has_rejoined)
+        assert not run.has_process
+        assert first.process.returncode is None
+        assert await made.outcome(first, workspace, "queued") == "completed"
+        assert f"evict of node {before} was requested over the unix socket" in second.log.read_text()
+
+        # A drain is requested at one node and carried out by another one, which exits.
+        code, shown, _ = _call(made, first, "drain", second.id[:8])
+        assert (code, shown.split(":")[0]) == (0, f"Node {second.id[:8]} drains, with 0 active runs")
+        assert await second.exit_code() == 0
+        assert [node.id for node in await first.nodes()] == [first.id]
+        assert f"drain of node {second.id} was requested over the unix socket" in first.log.read_text()
+        assert _call(made, first, "drain")[0] == 0
+        assert await first.exit_code() == 0
+        assert _call(made, first)[0] == 4
+        assert await made.fetch("SELECT id FROM holdfast.nodes") == []
+        assert "was evicted: it sent" not in second.log.read_text() + first.log.read_text()
+
+
+def test_a_server_on_sqlite_is_the_only_node() -> None:
+    with isolated_home() as home:
+        home.serve()
+        done = home.call("nodes")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "This server stores in SQLite: it is the only node." in done.stderr
+        assert json.loads(home.stdout_of("nodes", "--json")) == {"is_cluster": False, "nodes": []}
+        for arguments in (["drain"], ["drain", "abcd"], ["evict", "--yes", "abcd"]):
+            done = home.call("nodes", *arguments)
+            assert done.returncode == 4
+            assert "it is the only node. Stop it with holdfast server stop." in done.stderr
