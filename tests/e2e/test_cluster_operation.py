@@ -161,3 +161,41 @@ def test_a_server_on_sqlite_is_the_only_node() -> None:
             done = home.call("nodes", *arguments)
             assert done.returncode == 4
             assert "it is the only node. Stop it with holdfast server stop." in done.stderr
+
+
+BRIEF = """
+import functools, sys
+import holdfast.server.serve as module
+from holdfast.cli.serve import serve_fast
+from holdfast.server.workspace_manager import GracePeriods
+
+# An idle server waits for a minute.
+module.ServerOptions = functools.partial(module.ServerOptions, graces=GracePeriods(create=1.0, detach=0.1, linger=1.5))
+sys.exit(serve_fast(sys.argv[1:]))
+"""
+
+
+async def test_a_server_that_a_command_starts_joins_with_its_own_place_and_leaves_when_it_is_idle() -> None:
+    async with cluster() as made:
+        permanent = await made.add("a")
+        idle = await made.add("b", "--started-by-client", code=BRIEF)
+        workspace = await made.open_workspace(idle, "w")
+        await made.prompt(idle, workspace, "words=2", "r")
+        assert await made.outcome(idle, workspace, "r") == "completed"
+        await idle.client.retire_client()
+        assert await idle.exit_code() == 0
+        assert [node.id for node in await permanent.nodes()] == [permanent.id]
+
+        # The address is in the settings; a command that finds no server starts one.
+        del made.home.environment["HOLDFAST_STORE"]
+        with made.home.settings.open("a") as settings:
+            settings.write(f'\n[storage]\nurl = "{made.dsn}"\n')
+        assert made.home.stdout_of("run", "words=2") == "word1 word2"
+        listed = (await permanent.nodes())[1]
+        assert (len(listed.places), len(listed.places[0]), listed.workspaces) == (1, 32, 1)
+        assert made.home.stdout_of("nodes").count("own disk") == 1
+        made.home.stdout_of("server", "stop")
+        assert [node.id for node in await permanent.nodes()] == [permanent.id]
+        rows = await made.fetch("SELECT id FROM holdfast.workspaces WHERE owner IS NOT NULL")
+        assert rows == []
+        assert "was evicted" not in permanent.log.read_text()
