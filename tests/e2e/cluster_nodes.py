@@ -21,12 +21,12 @@ from holdfast.client.client import Client
 from holdfast.client.events import StreamEvent
 from holdfast.client.server_launcher import locate
 from holdfast.domain.events import RunCompleteEvent
-from holdfast.domain.ids import RunId, WorkspaceId
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage, NodeBody
 from postgres_server import new_database
 from server.helpers import exchange, read_until, run_ended
 
-__all__ = ["Cluster", "Gated", "NodeProcess", "cluster", "reached"]
+__all__ = ["TIMEOUT", "Cluster", "Gated", "NodeProcess", "cluster", "reached"]
 
 TIMEOUT = 30.0
 _POLL_SECONDS = 0.02
@@ -92,7 +92,7 @@ class Gated(msgspec.Struct, frozen=True):
     """An active run whose command waits for `open`."""
 
     workspace: WorkspaceId
-    session: str
+    session: SessionId
     run: RunId
     gate: Path
 
@@ -143,10 +143,12 @@ class Cluster:
         directory.mkdir(exist_ok=True)
         return (await node.client.create_workspace(str(directory), yolo=True)).id
 
-    async def prompt(self, node: NodeProcess, workspace: WorkspaceId, text: str, run: str, session: str = "") -> str:
+    async def prompt(
+        self, node: NodeProcess, workspace: WorkspaceId, text: str, run: str, session: SessionId | None = None
+    ) -> SessionId:
         """Send a prompt and return its session."""
         session = session or (await node.client.create_session(workspace, run)).id
-        message = AgentMessage(session, text, RunId(run), yolo=True)  # type: ignore[arg-type]
+        message = AgentMessage(session, text, RunId(run), yolo=True)
         await node.client.send_prompt(workspace, message)
         return session
 

@@ -3,12 +3,14 @@
 import json
 from time import monotonic
 
+import asyncpg
 import pytest
 
 from cli.isolated_home import isolated_home
-from e2e.cluster_nodes import Cluster, NodeProcess, cluster, reached
+from e2e.cluster_nodes import TIMEOUT, Cluster, NodeProcess, cluster, reached
 from holdfast import __version__
 from holdfast.client.errors import ServerProblem
+from holdfast.testing.gates import start
 from stream_servers import reserve_port
 
 
@@ -199,3 +201,85 @@ async def test_a_server_that_a_command_starts_joins_with_its_own_place_and_leave
         rows = await made.fetch("SELECT id FROM holdfast.workspaces WHERE owner IS NOT NULL")
         assert rows == []
         assert "was evicted" not in permanent.log.read_text()
+
+
+async def _metrics(node: NodeProcess) -> dict[str, float]:
+    lines = (line.rsplit(" ", 1) for line in (await node.client.metrics()).splitlines() if not line.startswith("#"))
+    return {name.removeprefix("holdfast_"): float(value) for name, value in lines}
+
+
+async def _metric_reached(node: NodeProcess, name: str, value: float) -> None:
+    async def is_reached() -> bool:
+        return (await _metrics(node))[name] >= value
+
+    await reached(is_reached)
+
+
+async def test_each_metric_of_a_cluster_moves_with_its_cause() -> None:
+    async with cluster() as made:
+        with made.home.settings.open("a") as settings:
+            settings.write("[options]\nmetrics = true\n")
+        first = await made.add("a")
+        workspace = await made.open_workspace(first, "w")
+        run = await made.gated_run(first, workspace, "long")
+        second = await made.add("b")
+        for node in (first, second):
+            await _metric_reached(node, "cluster_nodes", 2)
+        before = [await _metrics(node) for node in (first, second)]
+        assert [values["cluster_workspaces_owned"] for values in before] == [1, 0]
+        assert all(
+            values[name] == 0
+            for values in before
+            for name in (
+                "cluster_draining",
+                "cluster_fenced_writes_total",
+                'cluster_takeovers_total{kind="hint"}',
+                'cluster_takeovers_total{kind="lease"}',
+                'postgres_calls_waiting{pool="store"}',
+            )
+        )
+
+        # An input at the other node wakes the owner, and an event of the owner wakes a node with clients.
+        lags = [values["cluster_wakeup_seconds_count"] for values in before]
+        await made.prompt(second, workspace, "words=2", "queued", run.session)
+        await _metric_reached(first, "cluster_wakeup_seconds_count", lags[0] + 1)
+        await made.open_workspace(second, "w")
+
+        async def is_woken() -> bool:
+            # The owner does not know at once that the other node has clients.
+            await first.client.put_session(workspace, run.session, "title")
+            return (await _metrics(second))["cluster_wakeup_seconds_count"] > lags[1]
+
+        await reached(is_woken)
+        values = await _metrics(second)
+        assert values['cluster_wakeup_seconds_bucket{le="+Inf"}'] == values["cluster_wakeup_seconds_count"]
+        assert 0 < values["cluster_wakeup_seconds_sum"] < TIMEOUT
+
+        # A statement that waits keeps its connection; further ones wait for one.
+        connection = await asyncpg.connect(made.dsn)
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE holdfast.sessions IN ACCESS EXCLUSIVE MODE")
+            requests = [start(second.client.list_sessions(workspace)) for _ in range(7)]
+            await _metric_reached(second, 'postgres_connections{pool="store",state="in_use"}', 5)
+            await _metric_reached(second, 'postgres_calls_waiting{pool="store"}', 2)
+        await connection.close()
+        for request in requests:
+            await request
+        await _metric_reached(second, 'postgres_connections{pool="store",state="idle"}', 1)
+
+        # Another owner: the next write of the first one is refused.
+        await made.fetch("UPDATE holdfast.workspaces SET epoch = epoch + 1")
+        run.open()
+        await _metric_reached(first, "cluster_fenced_writes_total", 1)
+        assert await made.outcome(second, workspace, "queued") == "completed"
+
+        # A drain, then a death.
+        again = await made.gated_run(first, workspace, "again")
+        owner, other = (first, second) if (await _metrics(first))["cluster_workspaces_owned"] else (second, first)
+        owner.terminate()
+        await _metric_reached(owner, "cluster_draining", 1)
+        owner.process.kill()
+        await _metric_reached(other, 'cluster_takeovers_total{kind="hint"}', 1)
+        await _metric_reached(other, "cluster_workspaces_owned", 1)
+        assert await made.outcome(other, workspace, "again") == "interrupted"
+        assert not again.has_process

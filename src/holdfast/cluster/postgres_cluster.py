@@ -46,6 +46,11 @@ class PostgresCluster:
         self._pool = pool
         self._keys: dict[NodeId, int] = {}
 
+    @property
+    def pool(self) -> Pool:
+        """The connections, for metrics."""
+        return self._pool
+
     async def join(self, node: NodeId, places: frozenset[str], address: str) -> None:
         """Insert the row of a new node."""
         arguments = node, sorted(places), address, __version__

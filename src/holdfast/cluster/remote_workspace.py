@@ -110,9 +110,9 @@ class RemoteWorkspace:
         """Publish an event that the owner has sent."""
         self._open_messages.receive(event)
 
-    def wake(self) -> None:
-        """Read the log again soon. Called after a wake-up."""
-        self._reader.wake()
+    def wake(self, on_found: Callable[[], None] | None = None) -> None:
+        """Read the log again soon. Called after a wake-up. `on_found` is called when new events were published."""
+        self._reader.wake(on_found)
 
     async def catch_up(self) -> None:
         """Return when every event that is stored by now is published here."""

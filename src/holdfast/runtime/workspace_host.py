@@ -23,6 +23,7 @@ from holdfast.cluster.notifications import (
     unpack_deltas,
 )
 from holdfast.cluster.ports import NodeGone, OwnerInfo, WorkspaceState
+from holdfast.cluster.wake_up_lag import WakeUpLag
 from holdfast.domain.errors import StorageError, StorageUnavailable
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.domain.store_operations import WorkspaceRecord
@@ -66,6 +67,7 @@ class WorkspaceHost:
         self.ledger = ledger
         self.cluster = cluster
         self.sender = NotificationSender(cluster.notify)
+        self.lag = WakeUpLag()
         self.membership = Membership(
             cluster,
             self,
@@ -252,11 +254,7 @@ class WorkspaceHost:
     def handle_notification(self, channel: str, payload: str) -> None:
         """Handle a notification of another node, or of this one."""
         if channel == EVENTS_CHANNEL:
-            node = self._workspaces.get(WorkspaceId(payload))
-            if node is not None and node.owned is not None:
-                node.owned.catch_up()
-            elif node is not None and node.remote is not None:
-                node.remote.wake()
+            self._wake(WorkspaceId(payload))
         elif channel == CLIENTS_CHANNEL:
             if payload in self._workspaces:
                 self._due.set()
@@ -265,6 +263,17 @@ class WorkspaceHost:
                 node = self._workspaces.get(workspace_of(delta))
                 if node is not None and node.remote is not None and (event := decode_live(delta)) is not None:
                     node.remote.receive(event)
+
+    def _wake(self, workspace: WorkspaceId) -> None:
+        node, arrived = self._workspaces.get(workspace), boot_time()
+
+        def observe() -> None:
+            self.lag.observe(boot_time() - arrived)
+
+        if node is not None and node.owned is not None:
+            node.owned.catch_up(observe)
+        elif node is not None and node.remote is not None:
+            node.remote.wake(observe)
 
     # Leaving
 
