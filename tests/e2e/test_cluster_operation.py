@@ -19,7 +19,9 @@ async def _state(observer: NodeProcess, node: NodeProcess) -> str:
     return found.state if found is not None else "gone"
 
 
-async def test_sigterm_lets_active_runs_end_and_moves_idle_workspaces_at_once() -> None:
+@pytest.mark.parametrize("cause", ["signal", "request"])
+async def test_a_drain_lets_active_runs_end_and_moves_idle_workspaces_at_once(cause: str) -> None:
+    """A service manager may send its signal after a drain was requested, which must interrupt nothing."""
     async with cluster() as made:
         first = await made.add("a")
         busy, idle = [await made.open_workspace(first, name) for name in ("busy", "idle")]
@@ -28,13 +30,18 @@ async def test_sigterm_lets_active_runs_end_and_moves_idle_workspaces_at_once() 
         run = await made.gated_run(first, busy, "long")
         second = await made.add("b")
         began = monotonic()
-        first.terminate()
+        if cause == "signal":
+            first.terminate()
+        else:
+            await second.client.drain_node(first.id)
 
         async def has_moved() -> bool:
             return (await second.nodes())[1].workspaces == 1
 
         await reached(has_moved)
-        assert monotonic() - began < 5
+        assert monotonic() - began < 10
+        if cause == "request":
+            first.terminate()
         listed = await second.node(first.id)
         assert listed is not None
         assert (listed.state, listed.workspaces, listed.runs) == ("draining", 1, 1)

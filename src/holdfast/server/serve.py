@@ -84,9 +84,10 @@ async def run_server(  # noqa: PLR0913 - each is a dependency or an option
     server = application.server
     front = application if guard is None else _Front(application, guard)
     opening = asyncio.gather(manager.open_unfinished())
+    on_signal = _SignalHandler(manager, drain_timeout)
     try:
         for number in signals:
-            loop.add_signal_handler(number, _handle_signal, manager, drain_timeout)
+            loop.add_signal_handler(number, on_signal)
         for listener in sockets:
             await server.listen(listener, front)
         manager.start(drain_timeout)
@@ -112,14 +113,26 @@ async def _load_workspace_modules() -> None:
         await in_thread(f"holdfast.{module}")
 
 
-def _handle_signal(manager: WorkspaceManager, drain_timeout: float) -> None:
-    if manager.stopping.is_set():
-        _log.warning("stopping at once; active runs are interrupted at the next start")
-        os._exit(1)
-    if manager.is_draining:
-        manager.apply(Stop())
-    else:
-        manager.drain(drain_timeout)
+class _SignalHandler:
+    """Handles SIGINT and SIGTERM: the first one drains, the second one stops, the next one exits at once. Without a
+    cluster the first one stops. A drain that an operator has requested counts as none, so that a service manager that
+    stops the server does not interrupt its runs.
+    """
+
+    def __init__(self, manager: WorkspaceManager, drain_timeout: float) -> None:
+        self._manager = manager
+        self._drain_timeout = drain_timeout
+        self._has_drained = False
+
+    def __call__(self) -> None:
+        if self._manager.stopping.is_set():
+            _log.warning("stopping at once; active runs are interrupted at the next start")
+            os._exit(1)
+        if self._has_drained:
+            self._manager.apply(Stop())
+        else:
+            self._has_drained = True
+            self._manager.drain(self._drain_timeout)
 
 
 DEFAULT_WAIT = 30.0

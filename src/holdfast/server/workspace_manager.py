@@ -310,16 +310,14 @@ class WorkspaceManager:
 
     def drain(self, seconds: float) -> None:
         """Leave the cluster, then stop: active runs may continue for some seconds, the other nodes take over the rest.
-        Without a cluster, stop.
+        Without a cluster, stop. Without effect on a server that drains or stops already.
         """
-        if self.host is None or self.is_draining:
+        if self.host is None:
             self.apply(presence.Stop())
-            return
-        if self.is_closed or self.presence.leaving:
-            return
-        self.is_draining = True
-        _log.info("draining: active runs may continue for %g s; another signal ends them", seconds)
-        self._tasks.start(self._drain(seconds), name="drain")
+        elif not self.is_draining and not self.presence.leaving:
+            self.is_draining = True
+            _log.info("draining: active runs may continue for %g s; another signal ends them", seconds)
+            self._tasks.start(self._drain(seconds), name="drain")
 
     async def _drain(self, seconds: float) -> None:
         assert self.host is not None, "only called in a cluster"
