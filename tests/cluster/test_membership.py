@@ -191,7 +191,7 @@ def test_an_outage_of_the_database_evicts_no_node_and_freezes_tools(*, cuts: boo
 
 def test_a_node_finds_out_that_an_operator_drains_it() -> None:
     async def main() -> None:
-        cluster, servers = await cluster_of(2)
+        _, servers = await cluster_of(2)
         first, second = servers
         await second.store.mark_draining(NodeId(first.node or ""))
         await elapse(1.0)

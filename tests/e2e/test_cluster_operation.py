@@ -10,6 +10,9 @@ from cli.isolated_home import isolated_home
 from e2e.cluster_nodes import TIMEOUT, Cluster, NodeProcess, cluster, reached
 from holdfast import __version__
 from holdfast.client.errors import ServerProblem
+from holdfast.cluster.ports import NodeInfo
+from holdfast.domain.ids import NodeId
+from holdfast.server.routes import nodes
 from holdfast.testing.gates import start
 
 
@@ -155,6 +158,17 @@ async def test_an_operator_lists_drains_and_evicts_any_node_from_any_other() -> 
         assert _call(made, first)[0] == 4
         assert await made.fetch("SELECT id FROM holdfast.nodes") == []
         assert "was evicted: it sent" not in second.log.read_text() + first.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("listens", "is_draining", "state"),
+    [(True, False, "ready"), (True, True, "draining"), (False, False, "silent"), (False, True, "silent")],
+)
+def test_the_state_of_a_node(*, listens: bool, is_draining: bool, state: str) -> None:
+    """A node that has died is silent until it is evicted."""
+    node = NodeInfo(NodeId("n"), "", ("p",), 1.0, 0, is_draining, listens)
+    body = nodes._body(node, NodeId("m"))
+    assert (body.state, body.is_self) == (state, False)
 
 
 def test_a_server_on_sqlite_is_the_only_node() -> None:
