@@ -232,6 +232,9 @@ class WorkspaceHost:
 
     def close(self, workspace: WorkspaceId, epoch: int) -> None:
         """Discard the state of a workspace that was released."""
+        if self.is_draining:
+            # It needs an owner now, and the other nodes would see that with their next read.
+            self.sender.want(self.ledger.place)
         node = self._workspaces.get(workspace)
         if node is not None and node.grant == epoch:
             node.set_grant(None)
