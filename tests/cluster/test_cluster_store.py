@@ -219,7 +219,7 @@ async def test_an_eviction_ends_only_the_connections_of_the_dead_node(postgres: 
 
 
 async def test_an_operator_evicts_a_node_that_is_alive(postgres: Postgres) -> None:
-    """Its tools may still run, so the next owner waits for the end of its lease. A node may be told to evict itself."""
+    """Its tools may still run, so the next owner waits for the end of its lease. A node can evict itself."""
     first, second = await joined(postgres)
     assert isinstance(second, PostgresCluster)
     await postgres.add_workspace(V)

@@ -191,7 +191,7 @@ from holdfast.cli.serve import serve_fast
 from holdfast.server.workspace_manager import GracePeriods
 
 # An idle server waits for a minute.
-module.ServerOptions = functools.partial(module.ServerOptions, graces=GracePeriods(create=1.0, detach=0.1, linger=1.5))
+module.ServerOptions = functools.partial(module.ServerOptions, graces=GracePeriods(create=1.0, detach=0.1, linger=4.0))
 sys.exit(serve_fast(sys.argv[1:]))
 """
 

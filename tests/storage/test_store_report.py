@@ -1,4 +1,4 @@
-"""What `holdfast doctor` reports about a real PostgreSQL: each row with its cause."""
+"""The report of `holdfast doctor` about a real PostgreSQL: each row with its cause."""
 
 import asyncio
 import subprocess

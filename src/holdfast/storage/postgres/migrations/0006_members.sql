@@ -1,6 +1,6 @@
--- What `holdfast nodes` shows: the version, active runs and clients of each node.
+-- The version, active runs and clients of each node, for `holdfast nodes`.
 --
--- Servers of an earlier version continue to run after the first newer one has migrated: what they call stays.
+-- Servers of an earlier version continue to run after the first newer one has migrated, so their functions stay.
 
 ALTER TABLE holdfast.nodes ADD version text NOT NULL DEFAULT '';
 
