@@ -1,4 +1,4 @@
-"""`holdfast nodes`: the table, and the node that an abbreviated id names. `test_cluster_operation.py` has real nodes."""
+"""`holdfast nodes`: the table, and the node that an abbreviated id names. `test_cluster_operation.py` has real ones."""
 
 import pytest
 

@@ -100,14 +100,19 @@ class Gated(msgspec.Struct, frozen=True):
         with self.gate.open("w") as file:
             file.write("go\n")
 
-    @property
-    def has_process(self) -> bool:
-        """Whether the command still waits: a pipe without a reader cannot be opened."""
-        try:
-            os.close(os.open(self.gate, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError as error:
-            return error.errno != errno.ENXIO
-        return True
+    async def process_gone(self) -> None:
+        """Return when the command does not wait any more: a pipe without a reader cannot be opened. Call this only
+        after the end of the command was requested, because it opens the gate as well.
+        """
+
+        async def is_gone() -> bool:
+            try:
+                os.close(os.open(self.gate, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError as error:
+                return error.errno == errno.ENXIO
+            return False
+
+        await reached(is_gone)
 
 
 class Cluster:

@@ -84,7 +84,7 @@ async def test_a_run_that_outlasts_the_drain_is_interrupted_and_its_queue_contin
             assert monotonic() - began < 5
         else:
             assert await first.exit_code() == 0
-        assert not run.has_process
+        await run.process_gone()
         assert await made.outcome(second, workspace, "long") == "interrupted"
         assert await made.outcome(second, workspace, "queued") == "completed"
         assert "was evicted" not in second.log.read_text()
@@ -142,7 +142,7 @@ async def test_an_operator_lists_drains_and_evicts_any_node_from_any_other() -> 
             return first.id not in ("", before)
 
         await reached(has_rejoined)
-        assert not run.has_process
+        await run.process_gone()
         assert first.process.returncode is None
         assert await made.outcome(first, workspace, "queued") == "completed"
         assert f"evict of node {before} was requested over the unix socket" in second.log.read_text()
@@ -301,4 +301,4 @@ async def test_each_metric_of_a_cluster_moves_with_its_cause() -> None:
         await _metric_reached(other, 'cluster_takeovers_total{kind="hint"}', 1)
         await _metric_reached(other, "cluster_workspaces_owned", 1)
         assert await made.outcome(other, workspace, "again") == "interrupted"
-        assert not again.has_process
+        await again.process_gone()
