@@ -4,7 +4,6 @@ The model is the scripted one, whose prompts name the tools to call. A gated run
 """
 
 import asyncio
-import errno
 import json
 import os
 import signal
@@ -25,6 +24,7 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.protocol.bodies import AgentMessage, NodeBody
 from postgres_server import new_database
 from server.helpers import exchange, read_until, run_ended
+from trials.hostile_commands import survivors
 
 __all__ = ["TIMEOUT", "Cluster", "Gated", "NodeProcess", "cluster", "reached"]
 
@@ -101,16 +101,10 @@ class Gated(msgspec.Struct, frozen=True):
             file.write("go\n")
 
     async def process_gone(self) -> None:
-        """Return when the command does not wait any more: a pipe without a reader cannot be opened. Call this only
-        after the end of the command was requested, because it opens the gate as well.
-        """
+        """Return when no process of the command is left."""
 
         async def is_gone() -> bool:
-            try:
-                os.close(os.open(self.gate, os.O_WRONLY | os.O_NONBLOCK))
-            except OSError as error:
-                return error.errno == errno.ENXIO
-            return False
+            return not survivors(str(self.gate))
 
         await reached(is_gone)
 
@@ -168,6 +162,7 @@ class Cluster:
             return started.exists()
 
         await reached(has_started)
+        assert survivors(str(gate))
         return Gated(workspace, session, RunId(run), gate)
 
     async def events_until_end(self, node: NodeProcess, workspace: WorkspaceId, run: str) -> list[StreamEvent]:
