@@ -2,8 +2,9 @@
 
 It never gives up. A broken stream resumes after the last number received (`EventStream`). If the stream stays
 disconnected, the server is located again, and started if clients may start it. If the server no longer knows the
-workspace, it is created again and followed from the same position. Commands do the same synchronously and stop at a
-deadline (`cli/server_connection.py`); both share `Backoff` and `CursorFilter`.
+workspace, it is created again and followed from the same position. With several hosts the client goes on to the next
+one by itself (`Client`). Commands do the same synchronously and stop at a deadline (`cli/server_connection.py`); both
+share `Backoff`, `CursorFilter` and `Round`.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
+from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.stream import EventStream
 from holdfast.domain.approvals import Via
@@ -46,7 +48,7 @@ class WorkspaceConnection:
     ) -> None:
         self._location = location
         self.directory = location.directory or directory
-        self._environment = tuple(environment) if location.address.path and location.again is None else ()
+        self._environment = tuple(environment) if location.is_local else ()
         self._via: Via = via
         self._yolo = yolo
         self._tasks = TaskOwner()
@@ -61,21 +63,34 @@ class WorkspaceConnection:
         assert self._client is not None, "it was entered"
         return self._client
 
+    @property
+    def node(self) -> str:
+        """The address of the connected server if several were given, else empty."""
+        return str(self._client.address) if self._client is not None and self._location.alternatives else ""
+
     async def enter(self) -> WorkspaceBody:
         """Find or start the server and open the workspace. Raises `ClientError`."""
+        client = await self._find()
+        body = await client.create_workspace(self.directory, yolo=self._yolo(), env=self._environment)
+        self.workspace = body.id
+        return body
+
+    async def _find(self) -> Client:
         # The search blocks: it opens sockets and may wait for a server to start.
-        found = await asyncio.to_thread(find_or_start, self._location)
+        location = self._location
+        if self._client is not None and location.alternatives:
+            location = location._replace(address=self._client.address)
+        found = await asyncio.to_thread(find_or_start, location)
         address = found.address
         found.close()
         if self._client is None:
-            self._client = Client(address, via=self._via)
+            self._client = Client(address, *_others(location, address), via=self._via)
+            self._client.current_yolo = self._yolo
         else:
             # The client object is kept, because other parts of the program hold it; a restarted server may listen
             # elsewhere.
             self._client.address = address
-        body = await self._client.create_workspace(self.directory, yolo=self._yolo(), env=self._environment)
-        self.workspace = body.id
-        return body
+        return self._client
 
     async def follow(
         self, receive: Callable[[StreamEvent], Awaitable[None]], on_disconnect: Callable[[str], None] = lambda _: None
@@ -119,7 +134,8 @@ class WorkspaceConnection:
             # A reconnection to a running server needs no search, so the server is searched only every second time.
             if missed % 2 == 0 and self._location.can_be_restored:
                 try:
-                    await self.enter()
+                    # A connection over ssh is opened again; the client itself joins the workspace at another server.
+                    await (self._find() if self._location.alternatives else self.enter())
                 except ClientError as error:
                     on_disconnect(str(error))
 
@@ -137,3 +153,12 @@ class WorkspaceConnection:
             except (ClientError, TimeoutError):
                 pass
         await self._client.close()
+
+
+def _others(location: ServerLocation, address: ServerAddress) -> tuple[ServerAddress, ...]:
+    """Return the other addresses, in the order in which they follow this one."""
+    known = location.addresses
+    if address not in known:
+        return ()
+    place = known.index(address)
+    return (*known[place + 1 :], *known[:place])
