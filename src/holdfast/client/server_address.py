@@ -35,6 +35,13 @@ class ServerAddress(NamedTuple):
     def __str__(self) -> str:
         return self.name or (f"unix://{self.path}" if self.path else f"tcp://{self.authority}")
 
+    @property
+    def label(self) -> str:
+        """A short name for a screen: the machine, or the file name of the socket."""
+        if self.name or not self.path:
+            return str(self).partition("://")[2]
+        return self.path.rpartition("/")[2]
+
     def __repr__(self) -> str:
         """Omit the token, because addresses are logged."""
         return f"Address({self})"

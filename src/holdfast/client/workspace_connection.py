@@ -65,8 +65,13 @@ class WorkspaceConnection:
 
     @property
     def node(self) -> str:
-        """The address of the connected server if several were given, else empty."""
-        return str(self._client.address) if self._client is not None and self._location.alternatives else ""
+        """The short address of the server in use if several were given, else empty."""
+        return self._client.address.label if self._client is not None and self._location.alternatives else ""
+
+    @property
+    def has_alternatives(self) -> bool:
+        """True if several hosts were given."""
+        return bool(self._location.alternatives)
 
     async def enter(self) -> WorkspaceBody:
         """Find or start the server and open the workspace. Raises `ClientError`."""
