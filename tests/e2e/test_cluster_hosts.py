@@ -14,7 +14,7 @@ from editors.editor_client import editor_client
 from holdfast.client.client import Client
 from holdfast.client.errors import Unreachable
 from holdfast.client.events import StreamEvent
-from holdfast.domain.events import MessageDeltaEvent, RunCompleteEvent, RunEvent
+from holdfast.domain.events import AgentEvent, MessageDeltaEvent, RunCompleteEvent, RunEvent
 from holdfast.domain.ids import RunId
 from holdfast.domain.messages import text_of
 from holdfast.protocol.bodies import AgentMessage
@@ -68,15 +68,16 @@ async def test_a_stream_continues_at_the_other_node_with_each_event_once(nodes: 
                 words += isinstance(item.event, MessageDeltaEvent)
                 if words == 5 and isinstance(item.event, MessageDeltaEvent):
                     await lost.kill()
-                if isinstance(item.event, RunCompleteEvent):
+                if isinstance(item.event, AgentEvent) and item.event.change.object.session_id == session:
                     break
             # The client is attached again: the other node counts it.
             await client.set_current_session(workspace, session)
             assert (await client.get_session(workspace, session)).attached_clients == 1
         numbers = [item.number for item in seen if item.number is not None]
         assert numbers == list(range(1, len(numbers) + 1))
-        assert isinstance(seen[-1].event, RunCompleteEvent)
-        end = seen[-1].event.change.object
+        (end,) = (item.event.change.object for item in seen if isinstance(item.event, RunCompleteEvent))
+        assert isinstance(seen[-1].event, AgentEvent)
+        assert seen[-1].event.change.object.type == "agent_finished"
         assert client.address == kept.address
         if victim == "second":
             assert (end.outcome, end.text) == ("completed", TEXT)
