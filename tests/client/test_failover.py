@@ -17,6 +17,7 @@ from client.scripted_server import (
     session_event,
     stream_head,
 )
+from holdfast.cli import server_connection
 from holdfast.cli.server_connection import ServerConnection
 from holdfast.client import stream
 from holdfast.client.backoff import Backoff
@@ -272,6 +273,38 @@ async def test_a_command_reports_each_server_at_once_or_after_a_moment() -> None
         pauses.clear()
         with pytest.raises(TimedOut):
             await asyncio.to_thread(connection.open, pauses.append)
+
+
+async def test_a_command_leaves_a_silent_stream_if_another_server_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_connection, "CHECK_INTERVAL", 0.0)
+    is_sick = [False]
+
+    async def silent(exchange: Exchange) -> None:
+        while (asked := await exchange.asked()) is not None:
+            if asked.path.endswith("/events"):
+                await exchange.send(stream_head())
+                await exchange.wait_for_disconnect()
+            else:
+                await exchange.send(_unavailable("") if is_sick[0] else _works(""))
+
+    async with ScriptedServer(silent) as a, ScriptedServer(silent) as b:
+        connection = ServerConnection(_several(a, b))
+        connection.workspace = "w"
+        await asyncio.to_thread(connection.connect)
+        with await asyncio.to_thread(connection.stream, 0) as events:
+            await asyncio.to_thread(connection.check_stream, events)
+            # Without a better server the stream is kept: it continues when its server does.
+            is_sick[0] = True
+            await asyncio.to_thread(connection.check_stream, events)
+            assert connection.address == a
+        async with ScriptedServer(Recorder(_works)) as healthy:
+            connection.location = _several(a, healthy)
+            with await asyncio.to_thread(connection.stream, 0) as events:
+                for _ in range(2):
+                    with pytest.raises(ConnectionLost):
+                        await asyncio.to_thread(connection.check_stream, events)
+                assert connection.address == healthy
+        connection.close()
 
 
 def _several(*addresses: ServerAddress) -> ServerLocation:

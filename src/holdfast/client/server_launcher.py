@@ -167,6 +167,12 @@ class ServerLocation(NamedTuple):
         """All addresses, in the order of the list."""
         return tuple(item.address for item in self.alternatives) or (self.address,)
 
+    def others(self, address: ServerAddress) -> tuple[ServerAddress, ...]:
+        """Return the other addresses, in the order in which they follow this one."""
+        known = self.addresses
+        place = known.index(address) if address in known else len(known)
+        return (*known[place + 1 :], *(known[:place] if address in known else ()))
+
     def at(self, address: ServerAddress) -> "ServerLocation":
         """Return the location of one of the addresses."""
         return next((item for item in self.alternatives if item.address == address), self)

@@ -15,7 +15,6 @@ from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.client.events import StreamEvent
-from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.stream import EventStream
 from holdfast.domain.approvals import Via
@@ -89,7 +88,7 @@ class WorkspaceConnection:
         address = found.address
         found.close()
         if self._client is None:
-            self._client = Client(address, *_others(location, address), via=self._via)
+            self._client = Client(address, *location.others(address), via=self._via)
             self._client.current_yolo = self._yolo
         else:
             # The client object is kept, because other parts of the program hold it; a restarted server may listen
@@ -158,12 +157,3 @@ class WorkspaceConnection:
             except (ClientError, TimeoutError):
                 pass
         await self._client.close()
-
-
-def _others(location: ServerLocation, address: ServerAddress) -> tuple[ServerAddress, ...]:
-    """Return the other addresses, in the order in which they follow this one."""
-    known = location.addresses
-    if address not in known:
-        return ()
-    place = known.index(address)
-    return (*known[place + 1 :], *known[:place])
