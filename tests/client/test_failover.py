@@ -300,7 +300,9 @@ async def test_a_command_leaves_a_silent_stream_if_another_server_is_healthy(mon
         async with ScriptedServer(Recorder(_works)) as healthy:
             connection.location = _several(a, healthy)
             with await asyncio.to_thread(connection.stream, 0) as events:
-                for _ in range(2):
+                for interval in (0.0, 1000.0):
+                    # The second time it is not checked: another server is used already.
+                    monkeypatch.setattr(server_connection, "CHECK_INTERVAL", interval)
                     with pytest.raises(ConnectionLost):
                         await asyncio.to_thread(connection.check_stream, events)
                 assert connection.address == healthy
@@ -392,6 +394,42 @@ async def test_a_stream_waits_only_after_a_whole_round() -> None:
                 break
     assert numbers == [1, 2, 3, 4]
     assert log == ["a 0", "b health", "pause", "a 0", "b health", "pause", "a 0", "a 1", "a 2", "a 3"]
+
+
+async def test_a_stream_follows_the_requests_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client reports its session where its stream is."""
+    monkeypatch.setattr(stream, "_CHECK_INTERVAL", 1000.0)
+    is_sick = [False]
+    opened: list[str] = []
+
+    def script(name: str) -> Handler:
+        async def serve(exchange: Exchange) -> None:
+            while (asked := await exchange.asked()) is not None:
+                if asked.path.endswith("/events"):
+                    opened.append(f"{name} {asked.query['since']}")
+                    number = int(asked.query["since"]) + 1
+                    body = frame_of(HelloEvent(Hello(9, 1, 1))) + frame_of(session_event("s"), number)
+                    await exchange.send(stream_head() + chunk(body))
+                    await exchange.wait_for_disconnect()
+                    return
+                await exchange.send(_unavailable("") if is_sick[0] and name == "a" else _works(""))
+
+        return serve
+
+    async with (
+        ScriptedServer(script("a")) as a,
+        ScriptedServer(script("b")) as b,
+        Client(a, b) as client,
+        client.events(W, since=0) as events,
+        asyncio.timeout(10),
+    ):
+        async for item in events:
+            if item.number == 1:
+                is_sick[0] = True
+                await client.list_runs(W)
+            if item.number == 2:
+                break
+    assert opened == ["a 0", "b 1"]
 
 
 async def test_a_silent_server_is_left_if_another_one_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ class Round:
         return self._left[0]
 
     def fail(self, error: ClientError) -> None:
-        """Record the failure of the address, and go on to the next one. Raises `AllFailed` after the last one."""
+        """Record the failure of the address, and continue with the next one. Raises `AllFailed` after the last one."""
         self._failures.append((self._left.pop(0), error))
         if not self._left:
             raise AllFailed(self._failures) from None

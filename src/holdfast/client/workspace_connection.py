@@ -2,7 +2,7 @@
 
 It never gives up. A broken stream resumes after the last number received (`EventStream`). If the stream stays
 disconnected, the server is located again, and started if clients may start it. If the server no longer knows the
-workspace, it is created again and followed from the same position. With several hosts the client goes on to the next
+workspace, it is created again and followed from the same position. With several hosts the client continues at the next
 one by itself (`Client`). Commands do the same synchronously and stop at a deadline (`cli/server_connection.py`); both
 share `Backoff`, `CursorFilter` and `Round`.
 """

@@ -279,7 +279,6 @@ def _title(text: str) -> str:
 def _submit(connection: ServerConnection, message: Message, signals: Signals, *, is_new: bool) -> bool:
     """Send the prompt. Returns True if it was sent twice, which is harmless because of its run id."""
     signals.is_running = True
-    first = connection.address
     try:
         connection.send("POST", connection.path("agent"), body=message, can_repeat=True)
     except _CONNECTION_ERRORS:
@@ -290,7 +289,7 @@ def _submit(connection: ServerConnection, message: Message, signals: Signals, *,
         if is_new and 400 <= problem.status < 500:
             _delete_session(connection, str(message["session_id"]))
         raise
-    return connection.address != first
+    return False
 
 
 def _delete_session(connection: ServerConnection, session: str) -> None:
