@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cli.isolated_home import IsolatedHome, isolated_home
 from holdfast.client.client import Client
-from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation, locate
+from holdfast.client.server_paths import parse_host
 from holdfast.domain.ids import WorkspaceId
 from postgres_server import new_database
 from stream_servers import stream_server
@@ -18,16 +18,18 @@ from stream_servers import stream_server
 __all__ = ["TIMEOUT", "LossyForwarder", "Node", "TwoNodes", "two_nodes"]
 
 TIMEOUT = 30.0
+_TOKEN = "t" * 43
 
 
 class Node:
     """One `holdfast serve` of the cluster."""
 
-    def __init__(self, home: IsolatedHome, name: str, environment: dict[str, str]) -> None:
+    def __init__(self, home: IsolatedHome, name: str, environment: dict[str, str], port: int | None) -> None:
         self.socket = home.home / f"{name}.sock"
-        self.host = f"unix://{self.socket}"
+        self.host = f"unix://{self.socket}" if port is None else f"tcp://127.0.0.1:{port}"
         self.data = home.home / name
-        self.address = ServerAddress(path=str(self.socket))
+        _write_token(self.data)
+        self.address = parse_host(self.host, _TOKEN)
         self._home = home
         self._environment = environment
         self.process: asyncio.subprocess.Process | None = None
@@ -63,14 +65,15 @@ class Node:
 
 
 class TwoNodes:
-    """A cluster of two. `hosts` is the value of --host."""
+    """A cluster of two. `hosts` is the value of --host. With `ports` they listen on TCP."""
 
-    def __init__(self, home: IsolatedHome, dsn: str) -> None:
+    def __init__(self, home: IsolatedHome, dsn: str, ports: tuple[int, int] | None) -> None:
         self.home = home
         self.work = home.work
         self.environment = {**home.environment, "HOLDFAST_HOST": ""}
         serving = {**self.environment, "HOLDFAST_STORE": dsn}
-        self.first, self.second = Node(home, "a", serving), Node(home, "b", serving)
+        self.first, self.second = (Node(home, name, serving, ports and ports["ab".index(name)]) for name in "ab")
+        _write_token(home.home / "d")
         self.hosts = f"{self.first.host},{self.second.host}"
         self.workspace = WorkspaceId("")
         """The workspace of `work`."""
@@ -113,11 +116,11 @@ class TwoNodes:
 
 
 @asynccontextmanager
-async def two_nodes() -> AsyncIterator[TwoNodes]:
+async def two_nodes(ports: tuple[int, int] | None = None) -> AsyncIterator[TwoNodes]:
     """Start the cluster. The first node owns the workspace of `work`. Everything ends with the block."""
     async with new_database() as dsn:
         with isolated_home() as home:
-            nodes = TwoNodes(home, dsn)
+            nodes = TwoNodes(home, dsn, ports)
             try:
                 await nodes.first.start()
                 async with nodes.client(nodes.first) as keeper:
@@ -189,6 +192,14 @@ class LossyForwarder:
                     return
                 writer.write(data)
                 await writer.drain()
+
+
+def _write_token(data: Path) -> None:
+    """Store the token that all nodes of the cluster accept, and that their clients have."""
+    data.mkdir(mode=0o700)
+    path = data / "token"
+    path.touch(mode=0o600)
+    path.write_text(_TOKEN)
 
 
 def _poll_interval() -> float:

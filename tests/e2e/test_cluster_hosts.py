@@ -20,6 +20,7 @@ from holdfast.domain.messages import text_of
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.testing.gates import start
 from holdfast.tui.app import HoldfastApp
+from stream_servers import reserve_port
 from tui.app_driver import AppDriver
 from two_nodes import TIMEOUT, LossyForwarder, TwoNodes, two_nodes
 
@@ -119,7 +120,14 @@ async def test_run_follows_across_nodes_and_prints_each_event_once(nodes: TwoNod
     assert _accepted(await _everything(nodes, "j"), "j") == 1
 
 
-async def test_a_detached_run_is_awaited_across_nodes(nodes: TwoNodes) -> None:
+async def test_a_detached_run_is_awaited_across_nodes() -> None:
+    """Over TCP: all nodes accept the token of the client's data directory."""
+    with reserve_port() as first, reserve_port() as second:
+        async with two_nodes((first, second)) as nodes:
+            await _await_detached(nodes)
+
+
+async def _await_detached(nodes: TwoNodes) -> None:
     code, _, errors = await nodes.call("run", "--detach", "--run-id", "d", LONG)
     assert code == 0, errors
     order = f"{nodes.second.host},{nodes.first.host}"
