@@ -157,15 +157,16 @@ class ServerConnection:
                 break
             except (ConnectionLost, TimedOut, Unreachable, ServerProblem) as error:
                 if not self._is_transient(error, is_first=is_first) or time.monotonic() > deadline:
-                    raise self._at_deadline(error) from None
+                    self._raise_at_deadline(error)
+                    raise
                 pause(backoff.wait())
         if is_first and self.location.can_be_started:
             self._starts = 1
 
-    def _at_deadline(self, error: ClientError) -> ClientError:
-        """Return the error to report: the time limit of the command is more than the reason of each server."""
-        is_late = self.deadline is not None and time.monotonic() >= self.deadline
-        return TimedOut(str(error)) if is_late and isinstance(error, AllFailed) else error
+    def _raise_at_deadline(self, error: ClientError) -> None:
+        """Raise `TimedOut` in place of the failures of several servers if the time of the command is over."""
+        if isinstance(error, AllFailed) and self.deadline is not None and time.monotonic() >= self.deadline:
+            raise TimedOut(str(error)) from None
 
     def _is_transient(self, error: ClientError, *, is_first: bool) -> bool:
         if isinstance(error, ServerProblem):
@@ -256,7 +257,8 @@ class ServerConnection:
                 try:
                     attempts.fail(error)
                 except AllFailed as last:
-                    raise self._at_deadline(last) from None
+                    self._raise_at_deadline(last)
+                    raise
             else:
                 self._use(client)
                 return value

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
-from holdfast.client.errors import ClientError
+from holdfast.client.errors import ClientError, ServerProblem
 from holdfast.client.events import StreamEvent
 from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.stream import EventStream
@@ -27,6 +27,7 @@ __all__ = ["WorkspaceConnection"]
 _CHECK_SECONDS = 0.5
 _MAX_DELAY = 1.0
 _LEAVE_TIMEOUT = 1.0
+_UNKNOWN = 404
 
 
 class WorkspaceConnection:
@@ -76,8 +77,23 @@ class WorkspaceConnection:
         """Find or start the server and open the workspace. Raises `ClientError`."""
         client = await self._find()
         body = await client.create_workspace(self.directory, yolo=self._yolo(), env=self._environment)
+        if self._location.alternatives and self.workspace not in ("", body.id):
+            body = await self._keep_workspace(client, body)
         self.workspace = body.id
         return body
+
+    async def _keep_workspace(self, client: Client, found: WorkspaceBody) -> WorkspaceBody:
+        """Return the workspace in use. A server with other disks has another one in a directory of the same path, and
+        knows the first one by its id.
+        """
+        try:
+            known = await client.get_workspace(self.workspace)
+        except ServerProblem as problem:
+            if problem.status != _UNKNOWN:
+                raise
+            return found
+        await client.leave_workspace(found.id)
+        return known
 
     async def _find(self) -> Client:
         # The search blocks: it opens sockets and may wait for a server to start.

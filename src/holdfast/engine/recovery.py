@@ -20,8 +20,6 @@ import msgspec
 from holdfast.domain.approvals import PermissionNotification, PermissionRequest, QuestionNotification, QuestionRequest
 from holdfast.domain.errors import Conflict
 from holdfast.domain.events import (
-    AgentEvent,
-    AgentNotice,
     Change,
     PermissionNotificationEvent,
     PermissionRequestEvent,
@@ -188,20 +186,9 @@ async def recover(engine: Engine, *, resume: bool = True) -> RecoveryPlan:
             decided, operations = await _end_operations(engine, decided, conversations)
             stored = await _stored(engine, decided.withdrawn, operations)
         notify_hooks(stored, engine.run_context.hooks)
-        _publish_end_of_turns(engine, decided)
     for run in decided.requeued if resume else ():
         engine.dispatch(run.session_id, Accept(run.run_id, "steer" if run.delivery == "steer" else "queue"))
     return decided
-
-
-def _publish_end_of_turns(engine: Engine, decided: RecoveryPlan) -> None:
-    """Publish `agent_finished` for clients of other nodes, and of this one if it followed the workspace before: Crush
-    clients show a session as busy until they receive it. Without other nodes no client is attached yet.
-    """
-    sessions = dict.fromkeys(run.session_id for run, _ in decided.ends)
-    for session in sessions if engine.recorder.is_shared else ():
-        notice = AgentNotice("agent_finished", session_id=session)
-        engine.recorder.outlet.publish_live(AgentEvent(Change("created", notice)))
 
 
 async def _end_operations(
