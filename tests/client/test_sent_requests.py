@@ -175,7 +175,16 @@ class Sender(Client):
         self.sent = ""
         self._pool.exchange = self._record  # type: ignore[method-assign]
 
-    async def _record(self, message: bytes, *, method: str, can_repeat: bool, seconds: float | None) -> Response:
+    async def _record(
+        self,
+        message: bytes,
+        *,
+        method: str,
+        can_repeat: bool,
+        seconds: float | None,
+        address: ServerAddress | None = None,
+    ) -> Response:
+        assert address == self.address
         head, _, body = message.decode().partition("\r\n\r\n")
         sent_method, target, _ = head.partition("\r\n")[0].split(" ")
         assert sent_method == method

@@ -127,6 +127,8 @@ def stop(*, force: bool, **location: str | None) -> None:
     """
     with report_errors():
         connection = _connection_for(location)
+        if connection.has_alternatives:
+            raise CommandError("This stops one server: give its address alone, with --host.")
         with _report_unresponsive(connection):
             try:
                 connection.connect(can_start=False)
