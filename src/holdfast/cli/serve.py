@@ -24,6 +24,11 @@ VALUES = {
     "--wait": "wait",
     "--label": "label",
     "--drain-timeout": "drain_timeout",
+    "--relay": "relay",
+    "--advertise": "advertise",
+    "--relay-cert": "relay_cert",
+    "--relay-key": "relay_key",
+    "--relay-ca": "relay_ca",
 }
 _PLACE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _EXIT_MISCONFIGURED = 2
@@ -41,6 +46,11 @@ class ServeArgs(NamedTuple):
     wait: str = "30"
     label: str = ""
     drain_timeout: str = "600"
+    relay: str = ""
+    advertise: str = ""
+    relay_cert: str = ""
+    relay_key: str = ""
+    relay_ca: str = ""
 
 
 def serve_fast(arguments: Sequence[str]) -> int | None:
@@ -106,6 +116,10 @@ def _place(label: str) -> str:
     return place
 
 
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path)) if path else ""
+
+
 def _seconds(option: str, text: str) -> float:
     """Return the value of an option that is a duration."""
     try:
@@ -129,6 +143,7 @@ def _serve(
 
         import uvloop
 
+        from holdfast.server.relay.relay_address import RelayOptions
         from holdfast.server.rotating_log import RotatingLog
         from holdfast.server.serve import ServerOptions, serve
     gc.freeze()
@@ -146,5 +161,8 @@ def _serve(
         wait=seconds[0],
         place=place,
         drain_timeout=seconds[1],
+        relay=RelayOptions(
+            args.relay, args.advertise, *map(_absolute, (args.relay_cert, args.relay_key, args.relay_ca))
+        ),
     )
     uvloop.run(serve(options, listener=listener.socket))

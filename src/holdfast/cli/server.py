@@ -228,6 +228,16 @@ def _wait_until_exited(descriptor: int | None) -> bool:
     default="600",
     help="Let active runs of a server of a cluster end for so long after SIGTERM; default: 600.",
 )
+@click.option(
+    "--relay",
+    metavar="URL",
+    default="",
+    help="http(s)://HOST:PORT for requests of the other servers of a cluster; default: only servers on this machine.",
+)
+@click.option("--advertise", metavar="URL", default="", help="Address at which the other servers reach --relay.")
+@click.option("--relay-cert", metavar="FILE", default="", help="Certificate of --relay https://..., in PEM.")
+@click.option("--relay-key", metavar="FILE", default="", help="Key of the certificate, if it is in another file.")
+@click.option("--relay-ca", metavar="FILE", default="", help="Authorities of the other servers' certificates.")
 @click.option("--started-by-client", is_flag=True, hidden=True)
 @click.option("--verbose", is_flag=True, help="Log more details.")
 def serve_command(  # noqa: PLR0913 - each is an option
@@ -240,6 +250,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
     drain_timeout: str,
     started_by_client: bool,
     verbose: bool,
+    **relay: str,
 ) -> None:
     """Run the server in the foreground, until Ctrl-C. It logs to stderr.
 
@@ -251,4 +262,6 @@ def serve_command(  # noqa: PLR0913 - each is an option
       holdfast serve --host tcp://127.0.0.1:7437 also over TCP, for clients with the token
       holdfast serve --store postgresql://db/holdfast   store everything in PostgreSQL
     """
-    sys.exit(run_server(ServeArgs(data_dir, host, started_by_client, verbose, store, wait, label, drain_timeout)))
+    sys.exit(
+        run_server(ServeArgs(data_dir, host, started_by_client, verbose, store, wait, label, drain_timeout, **relay))
+    )

@@ -15,6 +15,7 @@ __all__ = [
     "NodeInfo",
     "Observation",
     "OwnerInfo",
+    "RelayTarget",
     "WorkspaceHost",
     "WorkspaceState",
 ]
@@ -53,6 +54,17 @@ class OwnerInfo(msgspec.Struct, frozen=True):
 
     node: NodeId
     address: str
+
+
+class RelayTarget(msgspec.Struct, frozen=True):
+    """The owner of a workspace with its address, and the token that it accepts from other nodes."""
+
+    node: NodeId
+    address: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"RelayTarget({self.node}, {self.address})"
 
 
 class WorkspaceState(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.cluster.lease_events import Grant, Row
 from holdfast.cluster.notifications import CHANNELS
-from holdfast.cluster.ports import NodeGone, NodeInfo, Observation, OwnerInfo, WorkspaceState
+from holdfast.cluster.ports import NodeGone, NodeInfo, Observation, OwnerInfo, RelayTarget, WorkspaceState
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.storage.postgres.asyncpg_errors import ERRORS
@@ -164,6 +164,16 @@ class PostgresCluster:
             if row["node"] is not None:
                 states[name].clients.setdefault(NodeId(row["node"]), {})[row["session"]] = row["clients"]
         return states
+
+    async def relay_target(self, workspace: WorkspaceId) -> RelayTarget | None:
+        """Return the owner of a workspace for a request that is relayed to it, or None without an owner."""
+        rows = await self._pool.fetch("SELECT * FROM holdfast.relay_target($1)", workspace)
+        return RelayTarget(NodeId(rows[0]["node"]), rows[0]["address"], rows[0]["token"]) if rows else None
+
+    async def relay_token(self, node: NodeId) -> str:
+        """Return the token that a node accepts from others; empty if it is not a member."""
+        rows = await self._pool.fetch("SELECT * FROM holdfast.relay_token($1)", node)
+        return str(rows[0]["token"]) if rows else ""
 
     async def want(self, workspace: WorkspaceId) -> bool:
         """Mark a workspace as one that needs an owner. Returns whether it has none."""

@@ -26,6 +26,7 @@ from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener, bind_tcp
 from holdfast.server.http.token_auth import TokenAuth, is_exposed, read_or_make_token
 from holdfast.server.presence import Stop
+from holdfast.server.relay.relay_address import RelayOptions
 from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.streams.event_stream import stream
 from holdfast.server.telemetry.observers import Observers, own_settings
@@ -37,6 +38,7 @@ from holdfast.workspace.process.guard_system import deny_tracing, return_freed_m
 if TYPE_CHECKING:
     from holdfast.engine.ports import Models
     from holdfast.runtime.workspace_host import WorkspaceHost
+    from holdfast.server.relay.relay_listener import RelayListener
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger
 
 __all__ = ["DEFAULT_DRAIN_TIMEOUT", "DEFAULT_WAIT", "RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
@@ -70,6 +72,7 @@ async def run_server(  # noqa: PLR0913 - each is a dependency or an option
     sockets: Sequence[socket.socket],
     guard: TokenAuth | None = None,
     *,
+    relay: "RelayListener | None" = None,
     on_listening: Callable[[], None] = lambda: None,
     handles_signals: bool = True,
     drain_timeout: float = 0.0,
@@ -90,6 +93,8 @@ async def run_server(  # noqa: PLR0913 - each is a dependency or an option
             loop.add_signal_handler(number, on_signal)
         for listener in sockets:
             await server.listen(listener, front)
+        if relay is not None and relay.socket is not None and manager.host is not None:
+            await server.listen(relay.socket, relay.admit(application, manager.host), relay.tls)
         manager.start(drain_timeout)
         on_listening()
         await asyncio.gather(_load_workspace_modules(), application.web.reopen())
@@ -157,6 +162,8 @@ class ServerOptions(msgspec.Struct, frozen=True):
     """The name of the volume that this server shares with other servers of the cluster."""
     drain_timeout: float = DEFAULT_DRAIN_TIMEOUT
     """Seconds for which active runs may continue when a server of a cluster is asked to stop."""
+    relay: RelayOptions = RelayOptions()
+    """Where a server of a cluster accepts requests of the other servers."""
 
 
 async def serve(
@@ -182,16 +189,20 @@ async def serve(
         overrides = ServiceOverrides(options.settings, models, observe=observers.observe, socket=options.socket)
         sockets = [listener]
         guard = None
+        # Wrong options are reported before the database is changed.
+        relayed = None if address is None else _bind_relay(options, stack)
         ledger = await _open_ledger(options, address)
         services = ServerServices(options.data_dir, overrides, ledger=ledger)
         try:
             if ledger is not None:
-                services.host = await _open_host(services, ledger, options)
+                assert relayed is not None, "servers with PostgreSQL relay"
+                services.host = await _open_host(services, ledger, relayed.address)
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
                 tcp, guard = _bind_tcp(options.tcp, options.data_dir, stack)
                 sockets.append(tcp)
-            application = Application(manager, observers, HttpServer(), HANDLERS, stream)
+            relay = None if relayed is None else relayed.make_relay(manager)
+            application = Application(manager, observers, HttpServer(), HANDLERS, stream, relay)
         except BaseException:
             # Once it runs, `run_server` closes the services.
             await services.close()
@@ -201,6 +212,7 @@ async def serve(
             application,
             sockets,
             guard,
+            relay=relayed,
             on_listening=lambda: _announce(options),
             drain_timeout=options.drain_timeout,
         )
@@ -211,6 +223,8 @@ async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> 
     if address is None:
         if options.place:
             raise StoreMisconfigured("--label is for servers that share a store: also give --store postgresql://...")
+        if not options.relay.is_empty:
+            raise StoreMisconfigured("--relay is for servers that share a store: also give --store postgresql://...")
         return None
     # The module is needed only for PostgreSQL.
     from holdfast.runtime.open_store import open_postgres  # noqa: PLC0415
@@ -218,11 +232,18 @@ async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> 
     return await open_postgres(options.data_dir, address, options.wait, options.place)
 
 
-async def _open_host(services: ServerServices, ledger: "PostgresLedger", options: ServerOptions) -> "WorkspaceHost":
-    """Return the part of the server that belongs to the cluster."""
+async def _open_host(services: ServerServices, ledger: "PostgresLedger", address: str) -> "WorkspaceHost":
+    """Return the part of the server that belongs to the cluster. `address` is where other nodes reach it."""
     from holdfast.runtime.open_store import open_host  # noqa: PLC0415 - needed only for PostgreSQL
 
-    return await open_host(services, ledger, f"http://{options.tcp[0]}:{options.tcp[1]}" if options.tcp else "")
+    return await open_host(services, ledger, address)
+
+
+def _bind_relay(options: ServerOptions, stack: ExitStack) -> "RelayListener":
+    """Return the port at which the other servers of the cluster relay requests to this one."""
+    from holdfast.server.relay.relay_listener import bind_relay  # noqa: PLC0415 - needed only for PostgreSQL
+
+    return bind_relay(options.relay, os.path.abspath(options.socket), stack)
 
 
 def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
