@@ -6,9 +6,10 @@ node is in progress, and what is added meanwhile is merged into the next one.
 
 * Wake-ups carry the id of a workspace with new events, or the place of one that needs an owner. The latest notification
   of a kind is enough, so equal ones are merged.
-* Live events: texts that are appended to a part of a message, and other events that are not stored. Texts of one part
-  are concatenated for `DELTA_SECONDS`, then packed with the other events, in their order, into payloads below the limit
-  of PostgreSQL. A text names its offset, so a receiver notices that it has missed one.
+* Live events: texts that are appended to a part of a message, and other events that are not stored. The
+  first one after a pause is sent at once, later ones at intervals of `DELTA_SECONDS`: meanwhile texts of one part are
+  concatenated, then packed with the other events, in their order, into payloads below the limit of PostgreSQL. A text
+  names its offset, so a receiver notices that it has missed one.
 """
 
 import asyncio
@@ -128,6 +129,8 @@ class NotificationSender:
         self._growing: dict[str, _Growth] = {}
         self._are_deltas_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._deltas_from = 0.0
+        """The time before which no live events are sent."""
         self._tasks = TaskOwner()
         self.lost = 0
         """Number of statements that failed. What they carried is found by the polls of the readers."""
@@ -145,7 +148,7 @@ class NotificationSender:
         self._add(WANTED_CHANNEL, place)
 
     def add_delta(self, key: str, offset: int, text: str) -> None:
-        """Send a text that is appended to a part soon."""
+        """Send a text that is appended to a part."""
         growth = self._growing.get(key)
         if growth is None or growth.end != offset:
             growth = self._growing[key] = _Growth(key, offset)
@@ -154,7 +157,7 @@ class NotificationSender:
         self._schedule()
 
     def add_event(self, workspace: str, body: str) -> None:
-        """Send an event that is not stored soon, after the texts that were added before it."""
+        """Send an event that is not stored, after the texts that were added before it."""
         self._growing.clear()
         self._pending.append(Delta(workspace, -1, body))
         self._schedule()
@@ -172,10 +175,13 @@ class NotificationSender:
 
     def _schedule(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._delta_seconds, self._send_deltas)
+            # Never immediately: what is added in the same iteration of the event loop belongs together.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time(), self._deltas_from), self._send_deltas)
 
     def _send_deltas(self) -> None:
         self._timer, self._are_deltas_due = None, True
+        self._deltas_from = asyncio.get_running_loop().time() + self._delta_seconds
         self._start()
 
     def _start(self) -> None:
