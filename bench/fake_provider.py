@@ -2,7 +2,8 @@
 
 The last `words=COUNT [pause=MILLISECONDS] [stamped]` of a request determines the response: COUNT tokens, without a
 pause in one write, and with a pause one by one. A token begins with "@", which occurs nowhere else in an event stream.
-A stamped token is the time of its sending on the monotonic clock, which all processes of a machine share.
+A stamped token is the time of its sending on the monotonic clock, which all processes of a machine share. With `watched`
+at the end, the time at which the connection is closed during the response is printed.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ SMALL_MODEL = "small"
 """The model that writes titles: its responses are short, whatever the request."""
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
-_ORDER = re.compile(rb"words=(\d+)(?: pause=(\d+))?( stamped)?")
+_ORDER = re.compile(rb"words=(\d+)(?: pause=(\d+))?( stamped)?( watched)?")
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _SMALL = re.compile(f'"model": ?"{SMALL_MODEL}"'.encode())
 
@@ -57,6 +58,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._received = b""
         self._tasks = TaskOwner()
+        self._is_watched = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -66,6 +68,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self._tasks.cancel_all()
+        if self._is_watched:
+            print(f"{time.monotonic():.9f}", flush=True)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -80,10 +84,11 @@ class _Connection(asyncio.Protocol):
 
     def _respond(self, body: bytes) -> None:
         orders = _ORDER.findall(body)
-        count, pause, is_stamped = orders[-1] if orders else (b"1", b"", b"")
+        count, pause, is_stamped, is_watched = orders[-1] if orders else (b"1", b"", b"", b"")
         if _SMALL.search(body):
             self._write(_HEAD + _token("Title") + _END)
         elif pause:
+            self._is_watched = bool(is_watched)
             self._tasks.start(self._pace(int(count), int(pause) / 1e3), name="pace", done=lambda _: None)
         elif is_stamped:
             self._write(_HEAD + b"".join(_token(_stamp()) for _ in range(int(count))) + _END)
