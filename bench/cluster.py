@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from bench import cluster_latency
+from bench import cluster_faults, cluster_latency, cluster_load
 from bench.cluster_nodes import Cluster, cluster
 from bench.cluster_plan import FULL, QUICK, ClusterPlan
 from bench.figures import Figure, table
@@ -16,6 +16,13 @@ GROUPS: Mapping[str, Callable[[Cluster, ClusterPlan], list[Figure]]] = {
     "delivery": cluster_latency.measure_delivery,
     "cancel": cluster_latency.measure_cancel,
     "resume": cluster_latency.measure_resume,
+    "takeover": cluster_faults.measure_takeover,
+    "outage": cluster_faults.measure_outage,
+    "events": cluster_load.measure_events,
+    "nodes": cluster_load.measure_nodes,
+    "workspaces": cluster_load.measure_workspaces,
+    "readers": cluster_load.measure_readers,
+    "length": cluster_load.measure_length,
 }
 
 
