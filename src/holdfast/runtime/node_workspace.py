@@ -293,7 +293,8 @@ class NodeWorkspace:
             record, self._ledger, SystemClock(), new_id, lambda: self._calls.notify_owner(self), self._bus
         )
         try:
-            await remote.start()
+            # `apply_state` wakes it: one statement a second reads the newest numbers of all workspaces.
+            await remote.start(poll_seconds=None)
         except BaseException:
             remote.stop()
             raise
