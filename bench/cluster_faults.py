@@ -8,9 +8,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-from bench.cluster_nodes import Cluster, Node, wait_until
+from bench.cluster_nodes import Cluster, Node, wait, wait_until
 from bench.cluster_plan import ClusterPlan, percentile
 from bench.figures import Figure, Goal
 from bench.raw_client import RawClient, RequestConnection, connect
@@ -43,7 +44,7 @@ class _Found:
     def check(self, events: Sequence[tuple[int, dict[str, Any]]], accepted: set[str]) -> None:
         """Check a whole log: numbers without gaps, one end for each accepted prompt, nothing of a run after it."""
         numbers = [number for number, _ in events]
-        self.gaps += sum(one + 1 != other for one, other in zip(numbers, numbers[1:], strict=False))
+        self.gaps += sum(one + 1 != other for one, other in pairwise(numbers))
         ends: Counter[str] = Counter()
         for _, event in events:
             run = _run_of(event)
@@ -231,7 +232,7 @@ def measure_outage(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
     accepted = {client.post(session, _STREAM) for session in streaming}
     session = there.session()
     accepted |= {there.post(session, "words=1") for _ in range(5)}
-    time.sleep(1.0)
+    wait(1.0)
     cluster.postgres.stop(signal.SIGQUIT)
     refused, end = 0, time.monotonic() + plan.outage
     while time.monotonic() < end:
@@ -239,7 +240,7 @@ def measure_outage(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
             accepted.add(_post_once(there, session))
         except AssertionError:
             refused += 1
-        time.sleep(1 / _OUTAGE_RATE)
+        wait(1 / _OUTAGE_RATE)
     cluster.postgres.start()
     began = time.monotonic()
     cluster.database.reconnect()
@@ -251,7 +252,7 @@ def measure_outage(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
             assert time.monotonic() < began + 20
     back = time.monotonic() - began
     # The streams continue: they are cancelled, so an interrupted run is one that did not survive.
-    time.sleep(2.0)
+    wait(2.0)
     for held in streaming:
         client.send_cancel(held)
         client.receive()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bench.cluster_nodes import PLACE, Cluster, Node, wait_until
+from bench.cluster_nodes import PLACE, Cluster, Node, wait, wait_until
 from bench.cluster_plan import ClusterPlan, percentile, rows_of
 from bench.figures import Figure, Goal
 from bench.raw_client import END, STAMP, RawClient, Readers, RequestConnection, connect
@@ -260,7 +260,7 @@ def _two_readers(cluster: Cluster) -> Iterator[tuple[RawClient, RawClient, Reade
     streams = [here.stream(), there.stream()]
     readers = Readers(streams)
     # The owner sends live events only when it has read that another node has clients.
-    time.sleep(1.5)
+    wait(1.5)
     yield here, there, readers, streams
     readers.close()
     for opened in (client, here, there):
@@ -276,7 +276,7 @@ def measure_delivery(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
     with _two_readers(cluster) as (here, there, readers, streams):
         session = here.session()
         here.post(session, _HELD)
-        time.sleep(0.2)
+        wait(0.2)
         for number in range(plan.deliveries):
             for key, sender, stream in (("owner", here, 1), ("other", there, 0)):
                 text = f"delivered {key} {number}."
@@ -304,9 +304,7 @@ def measure_delivery(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
     ]
 
 
-def _delta_delays(
-    client: RawClient, readers: Readers, streams: Sequence[Any], session: str, order: str
-) -> list[float]:
+def _delta_delays(client: RawClient, readers: Readers, streams: Sequence[Any], session: str, order: str) -> list[float]:
     """Return how much later each token arrives at the other node than at the owner, in milliseconds."""
     seen: dict[Any, dict[bytes, float]] = {stream: {} for stream in streams}
 
@@ -329,7 +327,7 @@ def _delta_delays(
 def measure_cancel(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
     """Cancel a run on a node that does not own it: until the connection to the provider is closed."""
     bare, found, ends = Bare(cluster), [], []
-    with _two_readers(cluster) as (here, there, readers, streams):
+    with _two_readers(cluster) as (here, there, readers, _):
         for _ in range(plan.cancels):
             session = here.session()
             here.post(session, "words=2000 pause=20 watched")
@@ -341,7 +339,7 @@ def measure_cancel(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
             readers.until(END)
             ends.append((time.monotonic() - began) * 1e3)
             # Live events that were merged meanwhile come after the end.
-            time.sleep(0.1)
+            wait(0.1)
             readers.drain()
     limits = bare.notified(plan.cancels, with_row=True)
     beside, section = "bare NOTIFY, then SELECT", "cancel on another node"

@@ -1,6 +1,7 @@
 """Load on a cluster: events per second, and how the cost grows with nodes, workspaces, readers and long answers."""
 
 import json
+import os
 import selectors
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bench.cluster_nodes import Cluster, Node, wait_until
+from bench.cluster_nodes import Cluster, Node, wait, wait_until
 from bench.cluster_plan import ClusterPlan, percentile
 from bench.figures import Figure, Goal
 from bench.raw_client import END, STAMP, RawClient, Readers, RequestConnection
@@ -17,9 +18,11 @@ from bench.raw_client import END, STAMP, RawClient, Readers, RequestConnection
 __all__ = ["measure_events", "measure_length", "measure_nodes", "measure_readers", "measure_workspaces"]
 
 TOKENS_PER_SECOND = 50
+GROUP = 10
+"""Tokens in one piece of a response of the provider in the row with many streams."""
 GROWTH_WORKSPACES = 40
-SAMPLED = 10
-"""Workspaces in which the arrival of events is compared between the owner and another node."""
+AT_ONCE = 8
+"""Requests for new workspaces at a time."""
 READER_TOKENS = 400
 LENGTHS = (500, 5_000)
 _FLAT = Goal(1.25, is_ratio=True)
@@ -95,12 +98,13 @@ def opened(cluster: Cluster, number: int) -> Iterator[list[OpenWorkspace]]:
     """Open new workspaces, and follow each on another node than its owner, if there is one."""
     paths: dict[str, str] = {}
     nodes = cluster.nodes
-    requests = [RequestConnection(node.server.tcp) for node in nodes]
-    for index in range(number):
-        path = cluster.new_directory()
-        body = {"id": "", "path": path, "client_id": f"{index:032x}"}
-        answer = requests[index % len(requests)].request("POST", "/v1/workspaces", body)
-        paths[str(json.loads(answer)["id"])] = path
+    requests = [RequestConnection(nodes[index % len(nodes)].server.tcp) for index in range(min(number, AT_ONCE))]
+    while len(paths) < number:
+        directories = [cluster.new_directory() for _ in requests[: number - len(paths)]]
+        for connection, path in zip(requests, directories, strict=False):
+            connection.send("POST", "/v1/workspaces", {"id": "", "path": path, "client_id": os.urandom(16).hex()})
+        for connection, path in zip(requests, directories, strict=False):
+            paths[str(json.loads(connection.receive())["id"])] = path
     found: dict[str, Node] = {}
 
     def all_owned() -> bool:
@@ -116,7 +120,7 @@ def opened(cluster: Cluster, number: int) -> Iterator[list[OpenWorkspace]]:
         others = [node for node in nodes if node is not found[name]] or [found[name]]
         workspaces.append(OpenWorkspace(cluster, found[name], others[index % len(others)], path))
     # The owners read once a second which workspaces other nodes follow.
-    time.sleep(1.5)
+    wait(1.5)
     yield workspaces
     for workspace in workspaces:
         workspace.close()
@@ -124,7 +128,9 @@ def opened(cluster: Cluster, number: int) -> Iterator[list[OpenWorkspace]]:
 
 def _post_all(workspaces: Sequence[OpenWorkspace], prompt: str) -> None:
     for workspace in workspaces:
-        workspace.there.post(workspace.session, prompt)
+        workspace.there.send_post(workspace.session, prompt)
+    for workspace in workspaces:
+        workspace.there.receive()
 
 
 def measure_events(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
@@ -153,9 +159,10 @@ def _streamed(cluster: Cluster, plan: ClusterPlan, workspaces: Sequence[OpenWork
             if b'"message_delta"' in line:
                 delays.extend((now - float(stamp)) * 1e3 for stamp in STAMP.findall(line))
 
-    _post_all(workspaces, f"words={number} pause={1000 // TOKENS_PER_SECOND}")
-    # The first requests are not part of the steady load.
-    for _ in range(3):
+    # The steady load begins when all runs have started.
+    started = len(workspaces) * GROUP
+    _post_all(workspaces, f"words={number} pause={1000 * GROUP // TOKENS_PER_SECOND} each={GROUP}")
+    while len(delays) < started:
         readers.read(note)
     delays.clear()
     before = used(cluster)
@@ -167,13 +174,13 @@ def _streamed(cluster: Cluster, plan: ClusterPlan, workspaces: Sequence[OpenWork
     beside = "bare NOTIFY"
     goal = Goal(0.95 * TOKENS_PER_SECOND * plan.load_workspaces, at_least=True)
     return [
-        Figure("tokens delivered to other nodes", rate, "per second", None, "", goal, "", section),
+        Figure(f"tokens delivered, {TOKENS_PER_SECOND} a second each, {GROUP} at a time", rate, "per second", None, "", goal, "", section),
         Figure("provider's token to subscriber, p50", percentile(delays, 50), "ms", percentile(bare, 50), beside,
                None, "", section),
         Figure("provider's token to subscriber, p99", percentile(delays, 99), "ms", percentile(bare, 99), beside,
                Goal(50.0), "", section),
         *_shares("meanwhile", grown, section, Goal(50.0)),
-        Figure("write-ahead log per token", grown.wal / max(1, streamed), "bytes", None, "", None, "wal_token", section),
+        Figure("write-ahead log per token", grown.wal / streamed, "bytes", None, "", None, "wal_token", section),
         Figure("PostgreSQL's CPU per 1,000 tokens", grown.postgres / streamed * 1e6, "ms", None, "", None,
                "postgres_token", section),
     ]  # fmt: skip
@@ -277,14 +284,16 @@ async def _bare_commits(cluster: Cluster) -> float:
 
 def _per_event(name: str, grown: Growth, first: Growth | None, section: str) -> list[Figure]:
     rows = []
-    for kind, of in (("PostgreSQL's CPU", lambda g: g.postgres), ("CPU of all nodes", lambda g: sum(g.nodes))):
-        value = of(grown) / grown.events * 1e3
-        limit = None if first is None else of(first) / first.events * 1e3
-        rows.append(
-            Figure(f"{kind} per durable event, {name}", value, "ms", limit, "the smallest" if limit else "", None, "",
-                   section)
-        )  # fmt: skip
+    for index, kind in enumerate(("PostgreSQL's CPU", "CPU of all nodes")):
+        value, limit = _cpu_per_event(grown)[index], None if first is None else _cpu_per_event(first)[index]
+        beside = "" if first is None else "the smallest"
+        rows.append(Figure(f"{kind} per durable event, {name}", value, "ms", limit, beside, None, "", section))
     return rows
+
+
+def _cpu_per_event(grown: Growth) -> tuple[float, float]:
+    """Return the milliseconds of PostgreSQL and of all nodes."""
+    return grown.postgres / grown.events * 1e3, sum(grown.nodes) / grown.events * 1e3
 
 
 def measure_nodes(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
@@ -293,7 +302,7 @@ def measure_nodes(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
     for number in plan.nodes:
         cluster.restart(number)
         before = used(cluster)
-        time.sleep(plan.idle_seconds)
+        wait(plan.idle_seconds)
         idle = difference(before, used(cluster))
         with opened(cluster, min(GROWTH_WORKSPACES, plan.turns)) as workspaces:
             _turns(workspaces, len(workspaces))
@@ -316,9 +325,9 @@ def measure_workspaces(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
         cluster.restart(2)
         memory = [node.server.resident() for node in cluster.nodes]
         with opened(cluster, number) as workspaces:
-            time.sleep(1.0)
+            wait(1.0)
             before = used(cluster)
-            time.sleep(plan.idle_seconds)
+            wait(plan.idle_seconds)
             idle = difference(before, used(cluster))
             each = sum(node.server.resident() - then for node, then in zip(cluster.nodes, memory, strict=True))
             _turns(workspaces[:20], 20)

@@ -1,6 +1,7 @@
 """A cluster under test: PostgreSQL with its files on disk, and server processes that share one volume."""
 
 import asyncio
+import select
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from holdfast.client.server_address import ServerAddress
 if TYPE_CHECKING:
     from postgres_server import PostgresServer
 
-__all__ = ["Cluster", "Database", "Node", "cluster", "wait_until"]
+__all__ = ["Cluster", "Database", "Node", "cluster", "wait", "wait_until"]
 
 T = TypeVar("T")
 PLACE = "bench"
@@ -39,12 +40,17 @@ _SETTINGS = {
 _NODE_TIMEOUT = 20.0
 
 
+def wait(seconds: float) -> None:
+    """Leave the processor to the others for some time."""
+    select.select([], [], [], seconds)
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = _NODE_TIMEOUT) -> float:
     """Return the time at which a condition was seen to be true. Fails after some seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.002)
+        wait(0.002)
     return time.monotonic()
 
 
@@ -191,7 +197,7 @@ class Cluster:
         return str(path)
 
     def owned_workspace(self) -> tuple[RawClient, Node, Node]:
-        """Open a new workspace on one node, which waits for an owner. Return the client, the owner, and another node."""
+        """Open a new workspace and wait for its owner. Return a client, the owner, and another node."""
         client = RawClient(self.nodes[0].server, path=self.new_directory())
         wait_until(lambda: self.owner(client.workspace) is not None)
         owner = self.owner(client.workspace)
@@ -268,4 +274,3 @@ def cluster(provider: Provider) -> Iterator[Cluster]:
                 yield running
         finally:
             postgres.stop(signal.SIGQUIT)
-

@@ -75,5 +75,7 @@ def rows_of(
         label = "p50" if percent == 50 else "p99" if len(samples) >= 100 else f"slowest of {len(samples)}"
         limit = percentile(bare, percent) if bare else None
         bound = None if goal is None else Goal(goal)
-        figures.append(Figure(f"{name}, {label}", percentile(samples, percent), "ms", limit, beside, bound, "", section))
+        figures.append(
+            Figure(f"{name}, {label}", percentile(samples, percent), "ms", limit, beside, bound, "", section)
+        )
     return figures

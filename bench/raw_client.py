@@ -102,6 +102,10 @@ class RawClient:
         self._requests.request("POST", f"{self.path}/agent", body)
         return str(body["run_id"])
 
+    def send_post(self, session: str, text: str) -> None:
+        """Send a prompt; `receive` reads its response."""
+        self._requests.send("POST", f"{self.path}/agent", self.prompt(session, text))
+
     def send_cancel(self, session: str) -> None:
         """Send a cancel; `receive` reads its response."""
         self._requests.send("POST", f"{self.path}/agent/sessions/{session}/cancel", {})
