@@ -29,7 +29,9 @@ _FLAT = Goal(1.25, is_ratio=True)
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What was used so far: processor time in seconds, durable events, and bytes of the write-ahead log."""
+    """What was used so far: processor time in seconds, durable events, bytes of the write-ahead log, transactions, and
+    statements that send notifications.
+    """
 
     at: float
     nodes: tuple[float, ...]
@@ -37,6 +39,7 @@ class Used(msgspec.Struct, frozen=True):
     events: int
     wal: int
     statements: int
+    wakeups: int
 
 
 def used(cluster: Cluster) -> Used:
@@ -50,6 +53,7 @@ def used(cluster: Cluster) -> Used:
         int(database.value("SELECT coalesce(sum(newest), 0) FROM holdfast.workspaces")),
         int(database.value("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')")),
         int(database.value("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")),
+        int(database.value("SELECT sum(calls) FROM pg_stat_user_functions WHERE funcname = 'node_notify'") or 0),
     )
 
 
@@ -62,6 +66,7 @@ class Growth(msgspec.Struct, frozen=True):
     events: int
     wal: int
     statements: int
+    wakeups: int
 
 
 def difference(before: Used, after: Used) -> Growth:
@@ -73,6 +78,7 @@ def difference(before: Used, after: Used) -> Growth:
         after.events - before.events,
         after.wal - before.wal,
         after.statements - before.statements,
+        after.wakeups - before.wakeups,
     )
 
 
@@ -174,7 +180,8 @@ def _streamed(cluster: Cluster, plan: ClusterPlan, workspaces: Sequence[OpenWork
     beside = "bare NOTIFY"
     goal = Goal(0.95 * TOKENS_PER_SECOND * plan.load_workspaces, at_least=True)
     return [
-        Figure(f"tokens delivered, {TOKENS_PER_SECOND} a second each, {GROUP} at a time", rate, "per second", None, "", goal, "", section),
+        Figure(f"tokens delivered, {TOKENS_PER_SECOND} a second each, {GROUP} at a time", rate, "per second",
+               None, "", goal, "", section),
         Figure("provider's token to subscriber, p50", percentile(delays, 50), "ms", percentile(bare, 50), beside,
                None, "", section),
         Figure("provider's token to subscriber, p99", percentile(delays, 99), "ms", percentile(bare, 99), beside,
@@ -257,6 +264,9 @@ def _stored(cluster: Cluster, plan: ClusterPlan, workspaces: Sequence[OpenWorksp
         Figure("CPU of all nodes per durable event", sum(grown.nodes) / grown.events * 1e3, "ms", None, "", None,
                "node_event", section),
         Figure("transactions per durable event", grown.statements / grown.events, "", None, "", None, "", section),
+        Figure("NOTIFY statements per durable event", grown.wakeups / grown.events, "", None, "", None, "notify_event",
+               section),
+        Figure("connections of a node", cluster.connections(), "", None, "", None, "connections", section),
         Figure("durable events per turn", grown.events / turns, "", None, "", None, "events_turn", section),
         Figure("write-ahead log per durable event", grown.wal / grown.events, "bytes", None, "", None, "wal_event",
                section),
@@ -340,7 +350,7 @@ def measure_workspaces(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
                 accepts.append((time.perf_counter() - began) * 1e3)
                 Readers([workspace.stream]).until(END)
             grown = difference(before, used(cluster))
-            postgres = cluster.postgres_memory()
+            memory_of_connection = cluster.connection_memory()
         name = f"{number:,} workspaces"
         value = percentile(accepts, 50)
         figures += [
@@ -351,7 +361,10 @@ def measure_workspaces(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
             *_shares(f"idle, {name}", idle, section),
             Figure(f"memory of both nodes per workspace, {name}", each * 1024 / number, "KiB", None, "", None,
                    "node_memory", section),
-            Figure(f"memory of PostgreSQL, {name}", postgres, "MiB", None, "", None, "postgres_memory", section),
+            Figure(f"CPU of PostgreSQL per workspace and second, idle, {name}",
+                   idle.postgres / idle.seconds / number * 1e6, "µs", None, "", None, "idle_cpu", section),
+            Figure(f"memory of a connection to PostgreSQL, {name}", memory_of_connection, "MiB", None, "", None,
+                   "connection_memory", section),
             *_per_event(name, grown, None, section),
         ]  # fmt: skip
         first = first or value

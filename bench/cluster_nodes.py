@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
@@ -31,10 +32,11 @@ T = TypeVar("T")
 PLACE = "bench"
 _SETTINGS = {
     "autovacuum_naptime": "1min",
-    "max_connections": "100",
+    "max_connections": "200",
     "max_wal_senders": "4",
     "max_wal_size": "1GB",
     "shared_buffers": "128MB",
+    "track_functions": "pl",
     "wal_level": "replica",
 }
 _NODE_TIMEOUT = 20.0
@@ -208,16 +210,20 @@ class Cluster:
         """Return the seconds of processor time of PostgreSQL so far, with those of ended connections."""
         return self._postgres_process().processor()
 
-    def postgres_memory(self) -> float:
-        """Return the memory of all PostgreSQL processes in MiB, shared pages counted once."""
-        total = 0
-        for pid in self._postgres_process().processes():
-            try:
-                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            except OSError:
-                continue
-            total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
-        return total / 1024
+    def connection_memory(self) -> float:
+        """Return the memory of a connection of a node in MiB, without what processes share: the mean."""
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'holdfast %'"
+        found = []
+        for row in self.database.rows(query):
+            lines = Path(f"/proc/{row['pid']}/smaps_rollup").read_text().splitlines()
+            private = [int(line.split()[1]) for line in lines if line.startswith("Private_")]
+            found.append(sum(private) / 1024)
+        return mean(found)
+
+    def connections(self) -> float:
+        """Return the mean number of connections of a node."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'holdfast %'"
+        return float(self.database.value(query)) / len(self.nodes)
 
     def _postgres_process(self) -> ServerProcess:
         directory = self.postgres.directory

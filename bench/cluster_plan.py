@@ -29,6 +29,7 @@ class ClusterPlan(msgspec.Struct, frozen=True):
     nodes: tuple[int, ...] = (1, 2, 4)
     workspaces: tuple[int, ...] = (20, 200, 2_000)
     readers: tuple[int, ...] = (1, 10, 100)
+    listeners: tuple[int, ...] = (1, 10, 100)
     turns: int = 400
     """Turns of a measurement of growth."""
     idle_seconds: float = 8.0
@@ -49,6 +50,7 @@ QUICK = ClusterPlan(
     nodes=(1, 2),
     workspaces=(20, 100),
     readers=(1, 10),
+    listeners=(1, 10),
     turns=40,
     idle_seconds=3.0,
 )
