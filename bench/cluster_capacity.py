@@ -144,8 +144,8 @@ def _sizes(known: Mapping[str, float]) -> _Lines:
     yield (
         "disk",
         f"{_show(known['disk_turn'])} KiB per short turn",
-        "8 hours of these turns",
-        f"{_show(disk)} GiB a day",
+        "8 hours a day",
+        f"{_show(disk)} GiB",
     )
     yield "connections", f"{_show(known['connections'])} per node", f"× {NODES}", _show(number)
     memory = _show(known["connection_memory"] * number / 1024)

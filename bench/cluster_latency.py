@@ -11,7 +11,9 @@ from typing import Any
 from bench.cluster_nodes import PLACE, Cluster, Node, wait, wait_until
 from bench.cluster_plan import ClusterPlan, percentile, rows_of
 from bench.figures import Figure, Goal
+from bench.postgres import LedgerSubject
 from bench.raw_client import END, STAMP, RawClient, Readers, RequestConnection, connect
+from bench.servers import Provider, served
 from holdfast.client.server_address import build_request
 
 __all__ = ["measure_accept", "measure_cancel", "measure_delivery", "measure_resume", "measure_standby"]
@@ -25,6 +27,7 @@ _HELD = "words=2 pause=600000"
 _INSERT = "INSERT INTO bare (body) VALUES ($1)"
 _ROW = b"x" * 400
 _BARE_INSERT = "one bare INSERT"
+_BARE_BURST = f"{TOGETHER} bare INSERTs over five connections"
 
 
 class Bare:
@@ -194,9 +197,54 @@ def _clients(cluster: Cluster) -> Iterator[tuple[str, RawClient, _Accepts]]:
     opened.close()
 
 
+async def _without_http(dsn: str, path: str, bursts: int) -> list[float]:
+    """Accept prompts at once in this process. Return the milliseconds until each is stored."""
+    from holdfast.domain.store_operations import CreateSession, Write  # noqa: PLC0415 - only for the benchmark
+    from holdfast.storage.postgres.open_store import open_pool  # noqa: PLC0415 - needs the extra
+    from holdfast.storage.postgres.postgres_ledger import PostgresLedger  # noqa: PLC0415 - needs the extra
+    from holdfast.storage.postgres.store_address import StoreAddress  # noqa: PLC0415
+    from holdfast.testing.conformance import session  # noqa: PLC0415
+
+    # No node claims a workspace of another place.
+    ledger = PostgresLedger(await open_pool(StoreAddress(dsn), 5), "alone")
+    record = await ledger.open_workspace(path)
+    subject = LedgerSubject(ledger, None, record.id, record.epoch)
+    await subject.commit(Write((CreateSession(session("s")),)))
+    found: list[float] = []
+
+    async def accept(began: float) -> None:
+        await subject.accept()
+        found.append((time.perf_counter() - began) * 1e3)
+
+    for _ in range(bursts):
+        began = time.perf_counter()
+        await asyncio.gather(*(accept(began) for _ in range(TOGETHER)))
+    await ledger.close()
+    return found
+
+
+def _on_sqlite(provider: Provider, bursts: int) -> list[float]:
+    """Accept prompts at once on a server without PostgreSQL."""
+    with served(settings=provider.settings) as server:
+        server.wait_for_answer()
+        client = RawClient(server)
+        accepts = _Accepts(client)
+        found: list[float] = []
+        for _ in range(bursts):
+            found += _together(accepts, client)
+            accepts.clear()
+        client.close()
+    return found
+
+
 def measure_accept(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
     """Accept prompts at 200 per second, and 50 at once."""
     bare, figures = Bare(cluster), []
+    alone = cluster.database.run(_without_http(cluster.postgres.dsn(), cluster.new_directory(), plan.bursts))
+    limits = [value for _ in range(plan.bursts) for value in bare.together()]
+    figures += rows_of(f"{TOGETHER} at once, the store without HTTP", alone, limits, _BARE_BURST, "accept", (5.0, 25.0))
+    sqlite = _on_sqlite(cluster.provider, plan.bursts)
+    figures += rows_of(f"{TOGETHER} at once, a server on SQLite, TCP", sqlite, limits, _BARE_BURST, "accept")
     for name, client, accepts in _clients(cluster):
         _paced(accepts, client, RATE // 4)
         steady, limits = [], []
@@ -211,8 +259,7 @@ def measure_accept(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
             limits += bare.together()
             bursts += _together(accepts, client)
             accepts.clear()
-        beside = f"{TOGETHER} bare INSERTs over five connections"
-        figures += rows_of(f"{TOGETHER} at once, {name}", bursts, limits, beside, section, (5.0, 25.0))
+        figures += rows_of(f"{TOGETHER} at once, {name}", bursts, limits, _BARE_BURST, section, (5.0, 25.0))
     return figures
 
 
