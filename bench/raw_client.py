@@ -126,7 +126,8 @@ class RawClient:
         """Return an event stream that has sent its first frames."""
         connection = connect(self.address)
         # A number that was never assigned: the server sends no stored events, only a gap.
-        query = (("since", 1 << 52),)
+        # The stream keeps the workspace open for this client.
+        query = (("since", 1 << 52), ("client_id", self._client))
         connection.sendall(build_request(self.address, "GET", f"{self.path}/events", query))
         seen = b""
         while b'"gap"' not in seen:
