@@ -9,6 +9,7 @@ import datetime
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +23,7 @@ from bench.cluster_plan import FULL, QUICK, ClusterPlan
 from bench.figures import Figure, format_number, table
 from bench.plan import QUICK as QUICK_TURNS
 from bench.plan import Plan
-from bench.servers import fake_provider
+from bench.servers import Provider, fake_provider
 from bench.table import machine
 
 __all__ = ["PAGE", "main", "page"]
@@ -114,8 +115,18 @@ def _stored() -> dict[str, Measured]:
     return msgspec.json.decode(RESULT.read_bytes(), type=dict[str, Measured]) if RESULT.exists() else {}
 
 
-def _measure(groups: Sequence[str], *, is_quick: bool) -> dict[str, Measured]:
-    plan, turns = (QUICK, QUICK_TURNS) if is_quick else (FULL, Plan(rounds=20, series=5, starts=5))
+def _rows(group: str, provider: Provider, running: Cluster | None, *, is_quick: bool) -> list[Figure]:
+    """Measure one group. It starts its own nodes: those of a group before it may be slowed down by a forwarder."""
+    if running is not None:
+        running.restart(0)
+    if group == _SQLITE:
+        return measure_before_after(provider, QUICK_TURNS if is_quick else Plan(rounds=20, series=5, starts=5))
+    assert running is not None
+    return _GROUPS[group](running, QUICK if is_quick else FULL)
+
+
+def _measure(groups: Sequence[str], *, is_quick: bool, is_stored: bool) -> dict[str, Measured]:
+    """Measure groups. After each one, store the result if that is wanted. A group that fails is left out."""
     found: dict[str, Measured] = {}
     with ExitStack() as stack:
         provider = stack.enter_context(fake_provider())
@@ -123,22 +134,23 @@ def _measure(groups: Sequence[str], *, is_quick: bool) -> dict[str, Measured]:
         for group in groups:
             print(f"measuring {group} ...", file=sys.stderr, flush=True)
             began, (load, *_) = time.perf_counter(), os.getloadavg()
-            if group == _SQLITE:
-                if running is not None:
-                    running.restart(0)
-                rows = measure_before_after(provider, turns)
-            else:
-                assert running is not None
-                rows = _GROUPS[group](running, plan)
+            try:
+                rows = _rows(group, provider, running, is_quick=is_quick)
+            except Exception:
+                traceback.print_exc()
+                continue
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
             found[group] = Measured(today, machine(), load, time.perf_counter() - began, is_quick, rows)
             print(table(rows), file=sys.stderr, flush=True)
+            if is_stored:
+                _write({**_stored(), group: found[group]})
     return found
 
 
 def _write(measured: Mapping[str, Measured]) -> None:
-    RESULT.write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=1) + b"\n")
-    PAGE.write_text(page(PAGE.read_text(), measured))
+    ordered = {name: measured[name] for name in (*_GROUPS, _SQLITE) if name in measured}
+    RESULT.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
+    PAGE.write_text(page(PAGE.read_text(), ordered))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -158,12 +170,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{PAGE.relative_to(_ROOT)} is not up to date: run scripts/bench cluster --write", file=sys.stderr)
         return 1
     began = time.perf_counter()
-    measured = _measure(options.groups or names, is_quick=options.quick)
-    if options.write:
-        order = {**_stored(), **measured}
-        _write({name: order[name] for name in names if name in order})
+    groups = options.groups or names
+    measured = _measure(groups, is_quick=options.quick, is_stored=options.write)
     rows = [figure for found in measured.values() for figure in found.rows]
     print("\n".join(cluster_capacity.arithmetic(rows)))
     missed = [f"{figure.section}: {figure.name}" for figure in rows if figure.is_met is False]
     print("\n".join([f"{len(missed)} goals missed; {time.perf_counter() - began:.0f} s.", *missed]))
-    return 0
+    failed = [group for group in groups if group not in measured]
+    if failed:
+        print(f"These groups failed: {', '.join(failed)}.", file=sys.stderr)
+    return 1 if failed else 0

@@ -22,7 +22,7 @@ GROUP = 10
 """Tokens in one piece of a response of the provider in the row with many streams."""
 GROWTH_WORKSPACES = 40
 AT_ONCE = 8
-"""Requests for new workspaces at a time."""
+"""Requests for new workspaces, or first prompts, at a time."""
 READER_TOKENS = 400
 LENGTHS = (500, 5_000)
 _FLAT = Goal(1.25, is_ratio=True)
@@ -133,10 +133,12 @@ def opened(cluster: Cluster, number: int) -> Iterator[list[OpenWorkspace]]:
 
 
 def _post_all(workspaces: Sequence[OpenWorkspace], prompt: str) -> None:
-    for workspace in workspaces:
-        workspace.there.send_post(workspace.session, prompt)
-    for workspace in workspaces:
-        workspace.there.receive()
+    """Post a prompt in each workspace, some at a time: this is no measurement of many starts at once."""
+    for first in range(0, len(workspaces), AT_ONCE):
+        for workspace in workspaces[first : first + AT_ONCE]:
+            workspace.there.send_post(workspace.session, prompt)
+        for workspace in workspaces[first : first + AT_ONCE]:
+            workspace.there.receive()
 
 
 def measure_events(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
@@ -155,7 +157,6 @@ def _section(plan: ClusterPlan) -> str:
 def _streamed(cluster: Cluster, plan: ClusterPlan, workspaces: Sequence[OpenWorkspace]) -> list[Figure]:
     readers = Readers([workspace.stream for workspace in workspaces])
     delays: list[float] = []
-    number = round(plan.load_seconds * TOKENS_PER_SECOND)
     rests: dict[Any, bytes] = {}
 
     def note(stream: Any, data: bytes) -> None:  # noqa: ANN401
@@ -165,16 +166,23 @@ def _streamed(cluster: Cluster, plan: ClusterPlan, workspaces: Sequence[OpenWork
             if b'"message_delta"' in line:
                 delays.extend((now - float(stamp)) * 1e3 for stamp in STAMP.findall(line))
 
-    # The steady load begins when all runs have started.
-    started = len(workspaces) * GROUP
-    _post_all(workspaces, f"words={number} pause={1000 * GROUP // TOKENS_PER_SECOND} each={GROUP}")
-    while len(delays) < started:
+    _post_all(workspaces, f"words=1000000 pause={1000 * GROUP // TOKENS_PER_SECOND} each={GROUP}")
+    # The steady load begins when all runs have started and what they have sent by then is read.
+    settled = time.monotonic() + 1.0
+    while time.monotonic() < settled:
         readers.read(note)
     delays.clear()
     before = used(cluster)
-    readers.until_ends(received=note)
+    end = before.at + plan.load_seconds
+    while time.monotonic() < end:
+        readers.read(note)
     grown = difference(before, used(cluster))
     section, streamed = _section(plan), len(delays)
+    for workspace in workspaces:
+        workspace.there.send_cancel(workspace.session)
+    readers.until_ends()
+    for workspace in workspaces:
+        workspace.there.receive()
     rate = streamed / grown.seconds
     bare = cluster.database.run(_bare_round_trips(cluster, 200))
     beside = "bare NOTIFY"
