@@ -85,7 +85,7 @@ def difference(before: Used, after: Used) -> Growth:
 class OpenWorkspace:
     """A workspace that is open on its owner and followed on another node, with a client at each."""
 
-    def __init__(self, cluster: Cluster, owner: Node, other: Node, path: str) -> None:
+    def __init__(self, owner: Node, other: Node, path: str) -> None:
         self.owner = owner
         self.other = other
         self.there = RawClient(other.server, path=path)
@@ -102,15 +102,28 @@ class OpenWorkspace:
 @contextmanager
 def opened(cluster: Cluster, number: int) -> Iterator[list[OpenWorkspace]]:
     """Open new workspaces, and follow each on another node than its owner, if there is one."""
-    paths: dict[str, str] = {}
     nodes = cluster.nodes
     requests = [RequestConnection(nodes[index % len(nodes)].server.tcp) for index in range(min(number, AT_ONCE))]
-    while len(paths) < number:
-        directories = [cluster.new_directory() for _ in requests[: number - len(paths)]]
-        for connection, path in zip(requests, directories, strict=False):
-            connection.send("POST", "/v1/workspaces", {"id": "", "path": path, "client_id": os.urandom(16).hex()})
-        for connection, path in zip(requests, directories, strict=False):
-            paths[str(json.loads(connection.receive())["id"])] = path
+    workspaces: list[OpenWorkspace] = []
+    # Some at a time: without a stream, a workspace is closed after a minute.
+    while len(workspaces) < number:
+        workspaces += _open_some(cluster, requests[: number - len(workspaces)])
+    for connection in requests:
+        connection.close()
+    # The owners read once a second which workspaces other nodes follow.
+    wait(1.5)
+    yield workspaces
+    for workspace in workspaces:
+        workspace.close()
+
+
+def _open_some(cluster: Cluster, requests: Sequence[RequestConnection]) -> list[OpenWorkspace]:
+    directories = [cluster.new_directory() for _ in requests]
+    for connection, path in zip(requests, directories, strict=True):
+        connection.send("POST", "/v1/workspaces", {"id": "", "path": path, "client_id": os.urandom(16).hex()})
+    paths: dict[str, str] = {}
+    for connection, path in zip(requests, directories, strict=True):
+        paths[str(json.loads(connection.receive())["id"])] = path
     found: dict[str, Node] = {}
 
     def all_owned() -> bool:
@@ -119,17 +132,11 @@ def opened(cluster: Cluster, number: int) -> Iterator[list[OpenWorkspace]]:
         return len(found) == len(paths)
 
     wait_until(all_owned, 60)
-    for connection in requests:
-        connection.close()
     workspaces = []
     for index, (name, path) in enumerate(paths.items()):
-        others = [node for node in nodes if node is not found[name]] or [found[name]]
-        workspaces.append(OpenWorkspace(cluster, found[name], others[index % len(others)], path))
-    # The owners read once a second which workspaces other nodes follow.
-    wait(1.5)
-    yield workspaces
-    for workspace in workspaces:
-        workspace.close()
+        others = [node for node in cluster.nodes if node is not found[name]] or [found[name]]
+        workspaces.append(OpenWorkspace(found[name], others[index % len(others)], path))
+    return workspaces
 
 
 def _post_all(workspaces: Sequence[OpenWorkspace], prompt: str) -> None:
@@ -343,7 +350,8 @@ def measure_workspaces(cluster: Cluster, plan: ClusterPlan) -> list[Figure]:
         cluster.restart(2)
         memory = [node.server.resident() for node in cluster.nodes]
         with opened(cluster, number) as workspaces:
-            wait(1.0)
+            # Statements about the new workspaces and their clients follow for some seconds.
+            wait(5.0)
             before = used(cluster)
             wait(plan.idle_seconds)
             idle = difference(before, used(cluster))
