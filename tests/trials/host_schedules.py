@@ -50,6 +50,7 @@ class HostSchedule(ClusterSchedule):
         """Time, epoch and server of each change of a file by a command."""
         self.met: set[str] = set()
         self._processes = TaskOwner()
+        self._suspended: set[str] = set()
         self._names = iter(f"{name}{number}" for number in range(1, 100) for name in "ABC")
 
     async def play(self) -> None:
@@ -100,7 +101,12 @@ class HostSchedule(ClusterSchedule):
 
     async def _check_idle(self) -> None:
         """Without clients and runs the workspace is released, and nothing of it is left on any server."""
-        await elapse(8.0)
+        for _ in range(24):
+            await elapse(0.5)
+            if self.world.cluster.workspaces[self.workspace].owner is None and not any(
+                node.node_of(self.workspace) for node in self.world.nodes
+            ):
+                break
         assert self.world.cluster.workspaces[self.workspace].owner is None, "an idle workspace was not released"
         for node in self.world.nodes:
             assert not node.manager.handles, f"{node.name} keeps a workspace open"
@@ -116,7 +122,6 @@ class HostSchedule(ClusterSchedule):
     # Faults.
 
     async def _break(self, loop: SeededLoop) -> None:
-        loop.is_suspended = self._is_suspended
         faults: tuple[tuple[str, Callable[[HostNode], Coroutine[Any, Any, None]]], ...] = (
             ("cut", self._cut),
             ("suspended", self._suspend),
@@ -141,6 +146,10 @@ class HostSchedule(ClusterSchedule):
 
     async def _suspend(self, node: HostNode) -> None:
         node.is_suspended = True
+        self._suspended.add(node.name)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SeededLoop)
+        loop.is_suspended = self._is_suspended
 
     async def _evict(self, _: HostNode) -> None:
         self.world.evict_owner(self.workspace)
@@ -164,13 +173,14 @@ class HostSchedule(ClusterSchedule):
         await node.close()
 
     def _is_suspended(self, handle: asyncio.Handle) -> bool:
-        name = handle._context.get(NODE, "")  # type: ignore[attr-defined]
-        return any(node.is_suspended and node.name == name for node in self.world.nodes)
+        return handle._context.get(NODE, "") in self._suspended  # type: ignore[attr-defined]
 
     def _heal_all(self, loop: SeededLoop) -> None:
         self.world.cluster.is_up = True
         for node in self.world.nodes:
             node.heal()
+        self._suspended.clear()
+        loop.is_suspended = None
         loop.resume()
 
     # Clients.

@@ -47,6 +47,8 @@ _OPEN_SECONDS = 5.0
 _OWNER_SECONDS = 2.0
 """Time that a new client waits for an owner of its workspace. It can send prompts without one."""
 _LEAVE_SECONDS = 3.0
+_KEEP_SECONDS = 0.1
+"""Pause after a release that was refused."""
 _TOOLS_SECONDS = 0.25
 _log = logging.getLogger("holdfast.cluster")
 
@@ -172,8 +174,11 @@ class WorkspaceHost:
             await node.wait_until(lambda: node.grant != epoch or node.is_needed, _OPEN_SECONDS)
         node.update()
         await node.wait_until(lambda: node.opened is None or node.is_needed or node.is_local, _OPEN_SECONDS)
-        if node.is_local:
+        if (kept := node.owned) is not None:
             node.is_used = True
+            if not kept.is_busy():
+                # It is released again at once unless its new inputs are applied by then.
+                await asyncio.sleep(_KEEP_SECONDS)
             return node
         self._forget(node)
         return None
