@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from cluster.host_world import HostNode, HostWorld
-from holdfast.domain.errors import StorageError, StorageUnavailable
+from holdfast.domain.errors import OwnerChanged, StorageError, StorageUnavailable
 from holdfast.domain.ids import NodeId, RunId, WorkspaceId
 from holdfast.domain.runs import Prompt, Run
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
@@ -185,6 +186,30 @@ def test_an_unexpected_error_while_a_workspace_is_opened_does_not_last() -> None
     run(main())
 
 
+def test_a_refused_epoch_does_not_end_a_later_ownership() -> None:
+    async def main() -> None:
+        world, (a,) = await world_of("A")
+        own, fences = a.ledger.own_workspace, list[int]()  # type: ignore[attr-defined]
+
+        async def refuse(*_: object) -> None:
+            a.ledger.own_workspace = own  # type: ignore[attr-defined]
+            node = a.node_of(W)
+            assert node is not None
+            node._calls = replace(node._calls, handle_fence=lambda _, epoch: fences.append(epoch))
+            node.grant = 2
+            world.cluster.workspaces[W].epoch = 2
+            raise OwnerChanged
+
+        a.ledger.own_workspace = refuse  # type: ignore[attr-defined]
+        await a.create()
+        await reach(lambda: fences)
+        assert fences == [1]
+        await reach(lambda: a.owns(W))
+        await world.close()
+
+    run(main())
+
+
 def test_a_run_that_starts_at_the_moment_of_a_release_is_not_interrupted() -> None:
     async def main() -> None:
         ready = asyncio.Event()
@@ -192,6 +217,7 @@ def test_a_run_that_starts_at_the_moment_of_a_release_is_not_interrupted() -> No
         handle = await a.create()
         await prompt(handle)
         await reach(handle.owned.is_busy)
+        await elapse(0.3)
         kept = await a.start(a.host.release(W))
         assert kept is a.node_of(W)
         assert a.owns(W)
@@ -347,7 +373,13 @@ def test_a_drain_lets_active_runs_end_and_the_next_owner_continues(seconds: floa
         attach(a, handle, client)
         await prompt(handle, "first")
         await reach(handle.owned.is_busy)
-        a.store.delay = 0.2
+        release = a.store.release
+
+        async def release_slowly(*request: Any) -> bool:  # noqa: ANN401
+            await elapse(1.0)
+            return await release(*request)
+
+        a.store.release = release_slowly  # type: ignore[method-assign,assignment]
         a.call(lambda: a.manager.drain(seconds))
         await elapse(0.05)
         if seconds:
