@@ -15,7 +15,6 @@ import asyncio
 import ctypes
 import gc
 import logging
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +31,7 @@ from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.runtime.server_services import MissingCredentials, ServerServices
 from holdfast.server import presence
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
-from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle, directory_of
 from holdfast.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ class WorkspaceManager:
 
     async def create(self, body: WorkspaceBody) -> WorkspaceHandle:
         """Open the workspace of a directory for a client, after a pending close."""
-        path = _directory(body)
+        path = directory_of(body)
         client = client_id_of(body.client_id)
         self.apply(presence.CreateBegan(client))
         try:
@@ -586,23 +585,3 @@ _REFUSALS = {
     "not open": UnknownWorkspace,
     "not attached": NotAttached,
 }
-
-
-def _directory(body: WorkspaceBody) -> str:
-    """Return the real directory. A relative path is resolved against PWD of the client's environment."""
-    if not body.path:
-        raise BadRequest("path is required")
-    path = Path(body.path)
-    if not path.is_absolute():
-        there = dict(item.partition("=")[::2] for item in body.env).get("PWD", "")
-        if not Path(there).is_absolute():
-            raise BadRequest("The path is relative and no base directory was sent: use an absolute path.")
-        path = Path(there) / path
-    try:
-        real = Path(os.path.realpath(path))
-        is_directory = real.is_dir()
-    except (OSError, ValueError):
-        is_directory = False
-    if not is_directory:
-        raise BadRequest("The path is not a directory that exists.")
-    return str(real)
