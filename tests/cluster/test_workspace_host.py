@@ -11,6 +11,7 @@ from cluster.host_world import HostNode, HostWorld
 from holdfast.domain.errors import OwnerChanged, StorageError, StorageUnavailable
 from holdfast.domain.ids import NodeId, RunId, WorkspaceId
 from holdfast.domain.runs import Prompt, Run
+from holdfast.domain.store_operations import EndRun
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import Workspace
@@ -223,6 +224,29 @@ def test_a_run_that_starts_at_the_moment_of_a_release_is_not_interrupted() -> No
         assert a.owns(W)
         ready.set()
         await elapse(1.0)
+        assert (await run_of(world)).outcome == "completed"
+        await world.close()
+
+    run(main())
+
+
+def test_a_workspace_is_released_only_when_the_end_of_its_last_run_is_stored() -> None:
+    async def main() -> None:
+        ready = asyncio.Event()
+        world, (a,) = await world_of("A", tool=gated(ready))
+        await prompt(await a.create())
+        await elapse(3.0)
+        commit = a.ledger.commit  # type: ignore[attr-defined]
+
+        async def commit_slowly(*batch: Any) -> object:  # noqa: ANN401
+            if any(isinstance(item, EndRun) for write in batch[3] for item in write.operations):
+                await elapse(0.5)
+            return await commit(*batch)
+
+        a.ledger.commit = commit_slowly  # type: ignore[attr-defined]
+        ready.set()
+        await elapse(4.0)
+        assert world.cluster.workspaces[W].owner is None
         assert (await run_of(world)).outcome == "completed"
         await world.close()
 

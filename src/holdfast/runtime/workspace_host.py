@@ -168,8 +168,8 @@ class WorkspaceHost:
         self._due.set()
         node.is_used = False
         owned, epoch = node.owned, node.grant
-        # An input may have started a run since the decision to close the workspace.
-        if owned is not None and epoch is not None and not owned.is_busy():
+        # An input may have started a run since the decision to close the workspace, or an end is not stored yet.
+        if owned is not None and epoch is not None and owned.is_quiet:
             self.membership.end_workspace(workspace, epoch, owned.newest)
             await node.wait_until(lambda: node.grant != epoch or node.is_needed, _OPEN_SECONDS)
         node.update()
