@@ -15,6 +15,7 @@ from holdfast.domain.store_operations import EndRun
 from holdfast.domain.tools import Permit, ToolContext, ToolOutcome
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.runtime.workspace import Workspace
+from holdfast.runtime.workspace_host import WorkspaceHost
 from holdfast.server.presence import Attach, Claim, ClientId, Detach, Presence
 from holdfast.server.workspace_handle import WorkspaceHandle
 from holdfast.testing.gates import SimpleTool
@@ -440,6 +441,24 @@ def test_a_drain_does_not_wait_for_a_workspace_that_was_taken_over() -> None:
         world.evict_owner(W)
         assert await reach(a.manager.stopping.is_set, 60.0) < 10.0
         assert world.cluster.workspaces[W].epoch < 10, "nodes claimed and released it in turn"
+        await world.close()
+
+    run(main())
+
+
+def test_a_host_that_was_never_started_can_be_stopped() -> None:
+    """The server may fail to start after it has connected."""
+
+    async def main() -> None:
+        world, (a,) = await world_of("A")
+        closed: list[bool] = []
+
+        async def close() -> None:
+            closed.append(True)
+
+        host = WorkspaceHost(a.host._server, a.host.ledger, a.host.cluster, on_stop=close)
+        await host.stop()
+        assert closed
         await world.close()
 
     run(main())
