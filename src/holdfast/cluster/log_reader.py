@@ -86,6 +86,10 @@ class LogReader:
             except StorageError:
                 # A failed read is repeated after the next wake-up or poll.
                 self._on_found = on_found or self._on_found
+            except Exception as error:
+                # The reader must not end: the clients of this node would never receive another event.
+                context = {"message": f"the log of {self._workspace} could not be read", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
             finally:
                 self._resolve(waiting)
             with suppress(TimeoutError):

@@ -127,7 +127,7 @@ class NotificationSender:
         self._wakeups: dict[tuple[str, str], None] = {}
         self._pending: list[_Growth | Delta] = []
         self._growing: dict[str, _Growth] = {}
-        self._are_deltas_due = False
+        self._are_deltas_due = self._is_sending = False
         self._timer: asyncio.TimerHandle | None = None
         self._deltas_from = 0.0
         """The time before which no live events are sent."""
@@ -185,10 +185,18 @@ class NotificationSender:
         self._start()
 
     def _start(self) -> None:
-        if not len(self._tasks):
+        if not self._is_sending:
+            self._is_sending = True
             self._tasks.start(self._run(), name="cluster: notifications")
 
     async def _run(self) -> None:
+        try:
+            await self._send_pending()
+        finally:
+            # Not when the task is over: a notification that is added in between would be left.
+            self._is_sending = False
+
+    async def _send_pending(self) -> None:
         while self._wakeups or self._are_deltas_due:
             notifications, self._wakeups = list(self._wakeups), {}
             if self._are_deltas_due:
