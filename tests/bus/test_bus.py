@@ -258,6 +258,28 @@ async def test_a_snapshot_taken_between_commit_and_publication_fits() -> None:
     assert (await read_by(subscription, harness=harness)).numbers == [4]
 
 
+@pytest.mark.parametrize("stored", range(4))
+@pytest.mark.parametrize("unpublished", range(3))
+async def test_the_first_event_for_every_state_of_the_log(stored: int, unpublished: int) -> None:
+    """What is committed, published and pruned when a reader subscribes, with every cursor."""
+    newest = stored + unpublished
+    for oldest in range(1, newest + 2):
+        for since in (None, *range(newest + 3)):
+            harness = BusHarness(stored=stored)
+            entries = [harness.commit() for _ in range(unpublished)]
+            harness.oldest = oldest
+            subscription = harness.bus.subscribe(since)
+            frames = await subscription.take()
+            is_gap = since is not None and (0 < since < oldest - 1 or since > newest)
+            assert [isinstance(frame.event, GapEvent) for frame in frames] == [False, True][: 1 + is_gap]
+            harness.bus.publish(entries)
+            harness.publish()
+            numbers = (await read_by(subscription, harness=harness)).numbers
+            first = stored + 1 if since is None or is_gap else since + 1
+            expected = [number for number in range(first, newest + 2) if number > stored or number >= oldest]
+            assert numbers == expected, (oldest, since)
+
+
 async def test_c46_late_reader_receives_every_end() -> None:
     harness = BusHarness(SlowReaderPolicy(frames=4))
     harness.publish(50)

@@ -14,15 +14,16 @@ from holdfast.domain.events import (
     ChangeKind,
     MessageDeltaEvent,
     MessageEvent,
+    MessagePart,
     MessagePartEvent,
     RemovedEvent,
     RunEvent,
     SessionEvent,
     encode_event,
 )
-from holdfast.domain.ids import MessageId
+from holdfast.domain.ids import MessageId, WorkspaceId
 from holdfast.domain.messages import Message, Text, TextPart
-from holdfast.domain.store_operations import Entry
+from holdfast.domain.store_operations import Entry, WorkspaceRecord
 from holdfast.testing.conformance import run
 from holdfast.testing.conformance import session as stored_session
 
@@ -135,6 +136,9 @@ async def test_open_parts_are_current_when_a_reader_subscribes() -> None:
     harness.text = "again"
     harness.bus.publish([])
     assert await full_parts(harness) == ["again"]
+    parts = [MessagePart(SESSION, MESSAGE, 0, TextPart(Text("of another server")))]
+    harness.bus.change_source(WorkspaceRecord(WorkspaceId("w"), "/w", 8, 1, harness.newest), lambda: parts)
+    assert await full_parts(harness) == ["of another server"]
 
 
 def changes(kind: ChangeKind) -> list[MessageEvent | RunEvent | SessionEvent]:

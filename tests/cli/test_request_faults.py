@@ -7,12 +7,12 @@ import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from cli.fake_server import LOCATION, FakeServer, event
+from cli.fake_server import LOCATION, FakeServer, FakeStream, event
 from client.scripted_server import session_event
 from holdfast.cli import attach, server_connection
 from holdfast.cli import server as server_command
@@ -48,6 +48,7 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Finish, FinishPart, Message, Text, TextPart
 from holdfast.domain.runs import Outcome, Run
+from holdfast.http11.sse import SseEvent
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 
 S = SessionId("s")
@@ -375,6 +376,53 @@ def test_every_event_of_a_run_is_printed_across_a_lost_connection(
         assert [line["type"] for line in printed] == ["message", "message", "message", "run_complete"]
     else:
         assert [line["type"] for line in printed] == ["run_complete"]
+
+
+class _Interrupted:
+    """Signals after one Ctrl-C."""
+
+    is_hung_up, stops, wake = False, 1, 0
+
+    def __init__(self) -> None:
+        self.confirmed = 0
+
+    def confirm_cancel(self) -> None:
+        self.confirmed += 1
+
+    def drain(self) -> None:
+        """Nothing to drain."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait no real time."""
+
+
+@pytest.mark.parametrize("error", LOST, ids=NAMES)
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("step", ["cancel", "fetch"])
+def test_a_cancel_is_repeated_until_it_has_arrived(
+    error: ClientError, lost: int, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run would continue without its caller. What is lost is the cancel itself, or a request of the reconnect."""
+    server = FakeServer(monkeypatch)
+    connection, signals = server.connection(), _Interrupted()
+    stored = Run(RunId("r"), S, "active", "steer", 1, "hi", number=7)
+    fails = {"cancel": [error] * lost, "fetch": [error] * bool(lost)}
+    server.answers |= {
+        "POST W/runs/r/cancel": [*fails["cancel"], {}],
+        "GET W/runs/r": [*(fails["fetch"] if step == "fetch" else ()), stored],
+    }
+    end = RunComplete(S, MessageId("m"), RunId("r"), "cancelled", cancelled=True)
+    last: list[SseEvent | Exception] = [
+        event(GapEvent(Gap(5, 1, 1))),
+        event(RunCompleteEvent(Change("updated", end)), 9),
+    ]
+    server.streams = [*([] for _ in range(lost - 1)), last]
+    output = run_output.RunOutput("final", is_quiet=True)
+    follower = RunFollower(connection, cast(Any, signals), output, RunEvents(RunId("r"), S, output))
+    first: Any = FakeStream([] if lost else last)
+    assert follower.run(first, None, may_be_old=False) == end
+    assert server.sent().count("POST W/runs/r/cancel") == lost + 1
+    assert signals.confirmed == 1
 
 
 # Every command: opening the workspace

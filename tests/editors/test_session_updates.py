@@ -127,6 +127,27 @@ def test_calls_with_same_id_are_distinct() -> None:
     assert len({*metadata}) == 2
 
 
+def _call_life(source: SessionUpdates, message: str) -> list[Json]:
+    """Return the updates of a call from its start to its result, with everything that is collected for a call."""
+    call, step = ToolCallId("1"), _message(_call("2", '{"file_path": "a"}'), id=f"step-{message}")
+    updates = source.message(_message(_call(call, "{}"), id=message))
+    updates += source.permission_status(call, is_open=True) + source.permission_status(call, is_open=False)
+    updates += source.output(ToolOutput(S, MessageId(message), call, 0, "printed\n"))
+    updates += source.subagent_steps(call, step)
+    updates += source.message(_result(call, message))
+    names = {update.pop("toolCallId") for update in updates}
+    assert len(names) == 1
+    return updates
+
+
+def test_a_call_starts_from_nothing_although_its_id_was_used_before() -> None:
+    source = SessionUpdates(S, "/w")
+    first, again = (str(_call_life(source, name)).replace(name, "m") for name in ("m1", "m2"))
+    assert again == first
+    assert "printed" in first
+    assert "view a" in first
+
+
 def test_open_call_is_closed_with_its_run() -> None:
     updates_source = SessionUpdates(S, "/w")
     updates = updates_source.message(_message(_call("1", "{}"), _call("2", "{}")))

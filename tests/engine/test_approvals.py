@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from itertools import product
 
 import msgspec
 import pytest
@@ -400,6 +401,11 @@ def test_c60_the_subject_of_a_grant() -> None:
     different = [file("/w/a"), file("/w/b"), other(a=1), other(a=2), line("make"), line("make "), line("make", "/w/x")]
     different += [Permit("fetch", "fetch", "/w", "", {"url": url}) for url in ("https://a", "https://b")]
     different += [Permit("ls", "list", path, "", {"path": "x"}) for path in ("/a", "/b")]
+    fields = {"url": ("https://a", "https://b"), "file_path": ("/w/a", "/w/b")}
+    different += [
+        Permit(tool, action, path, "", dict(zip(fields, values, strict=True)))
+        for tool, action, path, *values in product(("download", "other"), ("download", "use"), "ab", *fields.values())
+    ]
     assert len({subject_of(permit) for permit in different}) == len(different)
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.domain.settings import PermissionSettings
 from holdfast.domain.tools import Permit
@@ -182,3 +183,14 @@ ROWS: tuple[tuple[dict[str, tuple[str, ...]], Permit, str], ...] = (
 @pytest.mark.parametrize(("lists", "permit", "expected"), ROWS)
 def test_decision_for_each_call(lists: dict[str, tuple[str, ...]], permit: Permit, expected: str) -> None:
     assert summary_of(rules_of(PermissionSettings(**lists)).judge(permit)) == expected
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[1].tool} {row[2]}")
+def test_the_order_of_the_parameters_is_irrelevant(row: tuple[dict[str, tuple[str, ...]], Permit, str]) -> None:
+    """A model writes them in any order; a saved rule covers them in each."""
+    settings, permit, expected = row
+    turned = structs.replace(permit, params=dict(reversed(permit.params.items())))
+    rules = rules_of(PermissionSettings(**settings))
+    assert summary_of(rules.judge(turned)) == expected
+    saved = rules_of(PermissionSettings(allow=rules.judge(permit).saves))
+    assert saved.judge(turned) == saved.judge(permit)

@@ -6,6 +6,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from holdfast.domain.settings import PermissionSettings
 from permissions.fake_disk import CONFIGURATIONS, judge_line, rules_of, summary_of
@@ -49,3 +50,15 @@ def test_saved_rule_allows_the_same_line_unless_denied(heading: str) -> None:
         if saves and "|" not in line:
             rules = rules_of(PermissionSettings(allow=(*settings.allow, *saves)))
             assert judge_line(rules, line, directory).decision == "allow", line
+
+
+@pytest.mark.parametrize("heading", [heading for heading, settings in CONFIGURATIONS.items() if settings.deny])
+def test_a_rule_that_asks_weakens_no_other(heading: str) -> None:
+    """A denial stays one, and a line that a denial may concern asks in a way that no auto-approval answers."""
+    settings = CONFIGURATIONS[heading]
+    rules = rules_of(structs.replace(settings, ask=(*settings.ask, "bash")))
+    for line, expected in TABLES[heading].items():
+        before = expected.partition(" => ")[0]
+        assert summary_of(judge_line(rules, line)).partition(" => ")[0] == (
+            before if before in ("deny", "ask!") else "ask"
+        ), line

@@ -5,7 +5,15 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from holdfast.domain.model_requests import FinishedPart, StepFinish, StreamPart, TextDelta
+from holdfast.domain.model_requests import (
+    FinishedPart,
+    StepFinish,
+    StreamPart,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from holdfast.providers.chat_response import ChatResponse, ErrorInStream
 from holdfast.providers.model_discovery import parse_openai_models
 from providers.adapters import shape
@@ -112,3 +120,34 @@ def test_reported_usage_takes_precedence_over_timings() -> None:
 def test_chat_models_of_a_list(item: dict[str, Any], is_listed: bool) -> None:
     found, _ = parse_openai_models({"data": [item]})
     assert bool(found) == is_listed
+
+
+PIECES = ("na", "me", "ly")
+"""The text of the arguments of a call, in the chunks after its first one."""
+
+
+@pytest.mark.parametrize("begins", range(3))
+@pytest.mark.parametrize(
+    ("repeats_id", "keeps_index"), [(False, True), (True, True), (True, False)], ids=["index", "both", "id"]
+)
+def test_a_call_is_one_however_its_chunks_identify_it(begins: int, *, repeats_id: bool, keeps_index: bool) -> None:
+    """The id arrives with chunk `begins`. Later chunks repeat the index, the id, or both."""
+
+    def chunks(index: int) -> list[dict[str, Any]]:
+        made = []
+        for place, text in enumerate(("", *PIECES)):
+            has_id = place == begins or (repeats_id and place > begins)
+            call: dict[str, Any] = {"function": {"arguments": text} | ({"name": f"tool{index}"} if not place else {})}
+            call |= {"id": f"id{index}"} if has_id else {}
+            call |= {"index": index} if keeps_index or place <= begins else {}
+            made.append(piece(content=None, tool_calls=[call]))
+        return made
+
+    parts = answer(*chunks(0), *chunks(1))
+    starts = [part for part in parts if isinstance(part, ToolCallStart)]
+    assert [start.name for start in starts] == ["tool0", "tool1"]
+    for start in starts:
+        assert (
+            "".join(item.text for item in parts if isinstance(item, ToolCallDelta) and item.id == start.id) == "namely"
+        )
+    assert [part.id for part in parts if isinstance(part, ToolCallEnd)] == [start.id for start in starts]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import apsw
 import pytest
@@ -94,6 +95,28 @@ async def test_a_log_that_is_pruned_and_grows_keeps_its_pages(
     after, free = await ledger.database.read(pages)
     assert free > SPARE_PAGES
     assert after >= before
+
+
+@pytest.mark.parametrize("maps", ["NONE", "FULL", "INCREMENTAL"])
+@pytest.mark.parametrize("free", [SPARE_PAGES, SPARE_PAGES + 1, 2 * SPARE_PAGES, 2 * SPARE_PAGES + 1])
+def test_when_the_vacuum_begins_and_ends(maps: str, free: int) -> None:
+    """Only with pointer maps: without them a step releases nothing, and the writer would repeat it for ever."""
+
+    class Pages:
+        def pragma(self, name: str) -> int:
+            return {"freelist_count": self.free, "auto_vacuum": ("NONE", "FULL", "INCREMENTAL").index(maps)}[name]
+
+        free = 2 * SPARE_PAGES + 1
+
+    connection, steps = Pages(), IncrementalVacuum()
+    has_maps = maps == "INCREMENTAL"
+    assert steps.has_work(cast(apsw.Connection, connection)) is has_maps
+    connection.free = free
+    assert steps.has_work(cast(apsw.Connection, connection)) is (has_maps and free > SPARE_PAGES)
+    connection.free = SPARE_PAGES
+    assert not steps.has_work(cast(apsw.Connection, connection))
+    connection.free = free
+    assert steps.has_work(cast(apsw.Connection, connection)) is (has_maps and free > 2 * SPARE_PAGES)
 
 
 async def test_a_job_waits_for_one_vacuum_step_at_most(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ After the gap both must have the same state.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from itertools import count, product
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -17,7 +19,14 @@ from client.every_event import TYPES, event_of
 from client.lossy_streams import lossy_streams
 from client.missed_events import SCENARIOS, MissedEventsFixture, attended_workspace, location_of
 from e2e.tool_client import ToolClient
-from holdfast.domain.ids import SessionId
+from holdfast.client.client import Client
+from holdfast.client.errors import ClientError
+from holdfast.client.events import StreamEvent
+from holdfast.client.server_launcher import locate
+from holdfast.domain.events import Hello, HelloEvent
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
+from holdfast.testing.gates import Gate, settle_down, start
 from holdfast.tui.server_connection import ServerConnection
 
 LIVE = {"agent_event", "attached", "lsp_event", "mcp_event", "message_delta", "message_part", "tool_output"}
@@ -151,3 +160,68 @@ def _seen(seen: Any, connection: ServerConnection) -> object:  # noqa: ANN401
         return seen(connection)
     except KeyError:
         return None
+
+
+class Requests:
+    """A client whose requests are recorded and fail."""
+
+    snapshot: Any
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method of the client
+        async def request(*_: object, **__: object) -> None:
+            self.names.append(name)
+            raise ClientError("not now")
+
+        return request
+
+
+@pytest.mark.parametrize("ends", list(product((0, 1), (False, True))), ids=lambda end: f"{end[0]} {end[1]}")
+async def test_events_wait_for_every_snapshot_that_is_requested(ends: tuple[int, bool], tmp_path: Path) -> None:
+    """Two sessions are opened at once; either answer may be the first, and an error."""
+    first, fails = ends
+    connection = ServerConnection(locate(None, str(tmp_path)), str(tmp_path), on_change=lambda: None)
+    requests, gates, answers = Requests(), [Gate(), Gate()], count()
+
+    async def snapshot(*_: object) -> SnapshotBody:
+        number = next(answers)
+        await gates[number]()
+        if fails and number == first:
+            raise ClientError("not now")
+        return SnapshotBody(5 + number, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (), ())
+
+    requests.snapshot = snapshot
+    connection._connection._client = cast(Client, requests)
+    opening = [start(connection.open_session(SessionId(name))) for name in ("s1", "s2")]
+    for gate in gates:
+        await gate.reached.wait()
+    event = start(connection._receive(StreamEvent(HelloEvent(Hello(9, 1, 1)))))
+    for number in (first, 1 - first):
+        await settle_down()
+        assert (connection.state, event.done()) == ("connecting", False)
+        gates[number].open()
+    await asyncio.wait([*opening, event])
+    assert [task.exception() is not None for task in opening] == [fails and number == first for number in (0, 1)]
+    await connection._tasks.drain()
+    assert (connection.state, connection.session) == ("live", "s1" if fails and first else "s2")
+
+
+@pytest.mark.parametrize("before", ["connecting", "broken", "live"])
+async def test_what_no_stored_event_tells_is_requested_after_every_interruption(before: str, tmp_path: Path) -> None:
+    """The states of servers and the number of clients: their events are sent once, to those who are connected."""
+    connection = ServerConnection(locate(None, str(tmp_path)), str(tmp_path), on_change=lambda: None)
+    requests = Requests()
+    connection._connection._client = cast(Client, requests)
+    item = StreamEvent(HelloEvent(Hello(0, 1, 1)))
+    if before != "connecting":
+        await connection._receive(item)
+        await connection._tasks.drain()
+        requests.names.clear()
+    if before == "broken":
+        connection._report_trouble("gone")
+    await connection._receive(item)
+    await connection._tasks.drain()
+    assert set(requests.names) == (set() if before == "live" else {"set_current_session", "mcp_states"})
+    assert connection.state == "live"

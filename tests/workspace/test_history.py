@@ -1,11 +1,18 @@
-"""Undo planning: the version to which a file returns, without a disk."""
+"""Undo planning: the version to which a file returns, without a disk; and an undo whose caller is cancelled."""
+
+import asyncio
+import os
+from itertools import count
+from pathlib import Path
 
 import pytest
 
 from holdfast.domain.errors import NotFound
-from holdfast.domain.files import FileVersion, Origin
+from holdfast.domain.files import FileVersion, Origin, UndoRequest
 from holdfast.domain.ids import RunId, SessionId
-from holdfast.workspace.files.undo import FileRestore, last_run, plan
+from holdfast.domain.store_operations import Operation
+from holdfast.testing.gates import Gate, start
+from holdfast.workspace.files.undo import FileRestore, last_run, plan, undo
 
 
 class FileHistory:
@@ -112,3 +119,37 @@ def test_unknown_files_and_runs() -> None:
     for path, run in (("b", ""), ("", "r9"), ("b", "r1")):
         with pytest.raises(NotFound):
             plan(story.versions, path=path, run_id=RunId(run))
+
+
+@pytest.mark.parametrize("step", [0, 1])
+async def test_an_undo_whose_caller_is_cancelled_is_whole(tmp_path: Path, step: int) -> None:
+    """A client that disconnects during either record leaves neither half an undo nor a temporary file."""
+    (tmp_path / "a").write_text("1")
+    story = FileHistory().found(str(tmp_path / "a"), "0").add(str(tmp_path / "a"), "1", "r")
+    gates, recorded, ids = [Gate(), Gate()], list[tuple[Operation, ...]](), count()
+
+    async def record(operations: tuple[Operation, ...]) -> None:
+        gate = gates[len(recorded)]
+        recorded.append(operations)
+        await gate()
+
+    caller = start(
+        undo(
+            UndoRequest(),
+            story.versions,
+            root=str(tmp_path),
+            record=record,
+            now_ms=lambda: 0,
+            new_id=lambda: str(next(ids)),
+        )
+    )
+    for number, gate in enumerate(gates):
+        await gate.reached.wait()
+        if number == step:
+            caller.cancel()
+            await asyncio.sleep(0)
+        gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert len(recorded) == 2
+    assert (os.listdir(tmp_path), (tmp_path / "a").read_text()) == (["a"], "0")

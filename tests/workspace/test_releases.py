@@ -73,6 +73,23 @@ async def test_greeting_of_guard(fixture: GuardFixture) -> None:
     assert len(fixture.started) == 1
 
 
+@pytest.mark.parametrize("greets", [False, True])
+async def test_nobody_waits_for_a_guard_that_has_died(fixture: GuardFixture, greets: bool) -> None:
+    """Neither those who wait for its greeting nor those who ask later, who get another one."""
+    waiting = [start(fixture.guard.ready()) for _ in range(2)]
+    await until(lambda: fixture.started)
+    if greets:
+        fixture.started[0].greet("groups")
+        await until(lambda: all(task.done() for task in waiting))
+    fixture.started[0].close()
+    await until(lambda: fixture.guard.process_id == 0 and all(task.done() for task in waiting))
+    assert [task.cancelled() for task in waiting] == [not greets] * 2
+    again = start(fixture.guard.ready())
+    await until(lambda: len(fixture.started) == 2)
+    fixture.started[1].greet("tree")
+    assert await again == "tree"
+
+
 PIECES = [1, 2, 7, 1_000]
 """Sizes of the pieces in which data arrives."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ import pytest
 from holdfast.domain.errors import ToolError
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.processes import JobInfo
+from holdfast.testing.gates import settle_down
 from holdfast.workspace.git.background_status import GitScan, StatusScan
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process import command_process
@@ -97,12 +99,14 @@ class Tree:
         self.exited: asyncio.Future[int | None] = loop.create_future()
         self.is_lost = False
         self.graces: list[float] = []
+        self.lingers: list[float | None] = []
 
     def stop(self, grace: float) -> None:
         self.graces.append(grace)
         self.end(TreeEnd(was_killed=True))
 
-    def set_linger(self, linger: float | None) -> None: ...
+    def set_linger(self, linger: float | None) -> None:
+        self.lingers.append(linger)
 
     def end(self, end: TreeEnd) -> None:
         if not self.gone.done():
@@ -251,3 +255,36 @@ async def test_fault_is_attributed_to_its_run(start: Start) -> None:
     await jobs.close()
     with pytest.raises(ToolError):
         jobs.add(job_of("r3"), start()[1])
+
+
+async def test_processes_left_behind_by_a_job_are_part_of_it(start: Start) -> None:
+    """Outside of a job they may continue for a moment only."""
+    tree, running, _ = start()
+    assert tree.lingers == []
+    jobs = Jobs(lambda: 1)
+    jobs.add(job_of("r1"), running)
+    assert tree.lingers == [None]
+    await jobs.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_the_jobs_that_ended_first_are_dropped(start: Start, seed: int) -> None:
+    """At the bound and after the time, whatever the order in which they were started."""
+    rng, now, limits = random.Random(seed), 0, JobLimits(max_jobs=3, kept_ms=20)
+    jobs = Jobs(lambda: now, limits=limits)
+    running: dict[str, Tree] = {}
+    ended: dict[str, int] = {}
+    for _ in range(40):
+        now += rng.choice((0, 1, 1, 9))
+        if len(running) < limits.max_jobs and rng.random() < 0.5:
+            newest = sorted(ended, key=lambda name: (ended[name], name))[-limits.max_jobs + 1 :]
+            ended = {name: ended[name] for name in newest if ended[name] > now - limits.kept_ms}
+            tree, command, _ = start()
+            running[jobs.add(job_of("r1"), command).info.id] = tree
+        elif running:
+            name = rng.choice(sorted(running))
+            running.pop(name).end(TreeEnd(code=0))
+            ended[name] = now
+            await settle_down()
+        assert {info.id for info in jobs.list()} == running.keys() | ended.keys()
+    await jobs.close()

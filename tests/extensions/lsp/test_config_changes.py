@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from extensions.lsp.in_memory_lsp import LspFixture
+from extensions.lsp.in_memory_lsp import LspFixture, run_scenario
 from extensions.mcp.in_memory_mcp import in_virtual_time
 from holdfast.domain.extensions import LspState
 from holdfast.testing.seeded_loop import elapse
@@ -55,3 +56,33 @@ def test_replaced_server_is_published(tmp_path: Path, name: str, was: LspState) 
             await fixture.manager.close()
 
     in_virtual_time(main)
+
+
+# Settings, and the root of the server of `part/a.txt` with them; None if it has no server.
+MATCHED: dict[str, tuple[dict[str, Any], str | None]] = {
+    "as before": ({}, "."),
+    "another file type": ({"filetypes": ["md"]}, None),
+    "a marker below": ({"root_markers": ["marker"]}, "part"),
+    "no marker": ({"root_markers": ["absent"]}, None),
+    "switched off": ({"disabled": True}, None),
+}
+
+
+@pytest.mark.parametrize("before", MATCHED)
+@pytest.mark.parametrize("after", MATCHED)
+def test_files_are_assigned_by_the_settings_of_the_moment(tmp_path: Path, before: str, after: str) -> None:
+    """The assignment is cached by directory and file type, but not beyond a change."""
+
+    async def scenario(fixture: LspFixture) -> None:
+        folder = fixture.place.project / "part"
+        folder.mkdir()
+        for name in ("a.txt", "marker"):
+            (folder / name).write_text("one\n")
+        for settings, root in (MATCHED[before], MATCHED[after]):
+            fixture.configure(**settings)
+            fixture.manager.refresh()
+            found = await fixture.manager.servers_for(str(folder / "a.txt"))
+            expected = [] if root is None else [str(fixture.place.project / root)]
+            assert [server.root for server in found] == expected
+
+    run_scenario(tmp_path, scenario)

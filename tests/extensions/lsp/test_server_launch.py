@@ -4,6 +4,7 @@ After every test there is no task left, and every started program is killed and 
 """
 
 import asyncio
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from holdfast.domain.errors import ToolError
 from holdfast.domain.extensions import LspState
 from holdfast.extensions.lsp.diagnostics_wait import AFTER_CHANGE, ON_REQUEST, ON_VIEW, WaitLimits
 from holdfast.extensions.lsp.lsp_types import file_uri
+from holdfast.extensions.lsp.server_supervisor import LanguageServer
 from holdfast.testing.gates import start
 from holdfast.testing.seeded_loop import elapse
 
@@ -464,5 +466,40 @@ def test_close_in_every_state(tmp_path: Path, when: str, shutdown: str) -> None:
         if asking is not None:
             await asking
         assert await fixture.manager.servers_for(str(fixture.file)) == [], "after that none is started"
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_a_restarted_server_begins_like_a_new_one(tmp_path: Path) -> None:
+    """What was learned about its predecessor is forgotten: silence, diagnostics, errors, open files."""
+
+    def state(fixture: LspFixture) -> dict[str, object]:
+        server = fixture.manager.servers[0]
+        assert server.session is not None
+        known = {**vars(server), **vars(server.session)}
+        plain = {name: value for name, value in known.items() if isinstance(value, int | str | dict | set | list)}
+        return {name: copy.copy(value) for name, value in plain.items() if name != "connected_at"}
+
+    async def scenario(fixture: LspFixture) -> None:
+        changes = iter(range(9))
+
+        async def change() -> dict[LanguageServer, bool]:
+            fixture.file.write_text(f"text {next(changes)}\n")
+            return await fixture.manager.request_diagnostics(str(fixture.file), AFTER_CHANGE)
+
+        await fixture.touch_file()
+        await fixture.wait_for_state(READY)
+        new = state(fixture)
+        fixture.last.publish(str(fixture.file), "wrong")
+        await elapse(1)
+        for _ in range(3):
+            assert not any((await change()).values())
+        begun = now()
+        await change()
+        assert now() == begun, "it never answers, so nothing is waited for"
+        assert state(fixture) != new
+        fixture.manager.restart(fixture.name)
+        await fixture.wait_for_state(READY)
+        assert state(fixture) == new
 
     run_scenario(tmp_path, scenario)
