@@ -18,7 +18,7 @@ from holdfast.cli import attach, server_connection
 from holdfast.cli import server as server_command
 from holdfast.cli.common import CommandError
 from holdfast.cli.console import run_output
-from holdfast.cli.run_client import run_command
+from holdfast.cli.run_client import run_command, run_follow
 from holdfast.cli.run_client.run_arg_parser import RunArgs
 from holdfast.cli.run_client.run_events import RunEvents
 from holdfast.cli.run_client.run_follow import RunFollower, ServerGone
@@ -423,6 +423,39 @@ def test_a_cancel_is_repeated_until_it_has_arrived(
     assert follower.run(first, None, may_be_old=False) == end
     assert server.sent().count("POST W/runs/r/cancel") == lost + 1
     assert signals.confirmed == 1
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "deadline", "give_up", "poll", "seconds"),
+    [
+        ("", None, None, None, 20.0),
+        ("", 5.0, None, None, 5.0),
+        ("", -1.0, None, None, 0.0),
+        ("", 5.0, 3.0, None, 3.0),
+        ("", 5.0, None, 0.5, 0.5),
+        ("timeout", -1.0, 3.0, None, 3.0),
+        ("signal", -1.0, 3.0, None, 3.0),
+        ("signal", 5.0, None, None, 20.0),
+    ],
+)
+def test_a_follower_waits_for_what_is_due_next(
+    stopped_by: Any,  # noqa: ANN401
+    deadline: float | None,
+    give_up: float | None,
+    poll: float | None,
+    seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A deadline that has passed and had its effect is not due again: the follower would never sleep."""
+    monkeypatch.setattr(run_follow, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    output = run_output.RunOutput("final", is_quiet=True)
+    approvals = cast(Any, SimpleNamespace(poll_interval=poll))
+    signals = cast(Any, _Interrupted())
+    connection = FakeServer(monkeypatch).connection()
+    follower = RunFollower(connection, signals, output, RunEvents(RunId("r"), S, output), approvals=approvals)
+    follower._stopped_by = stopped_by
+    follower._give_up_at = None if give_up is None else 100.0 + give_up
+    assert follower._next_wait(None if deadline is None else 100.0 + deadline) == seconds
 
 
 # Every command: opening the workspace

@@ -6,12 +6,13 @@ import socket
 
 import pytest
 
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.errors import BadRequest, Conflict, StorageDetached
 from holdfast.domain.events import AgentEvent, HelloEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.server.http.connection import Connection, HttpServer, Receive, Scope, Send
-from holdfast.server.http.listen import UnixListener
+from holdfast.server.http.listen import UnixListener, bind_tcp
 from holdfast.server.http.request import Request
 from holdfast.server.presence import Stop
 from holdfast.server.routes.handlers import HANDLERS
@@ -145,6 +146,33 @@ async def test_a_connection_that_is_reported_after_the_server_closed_is_aborted(
         client.close()
         await server.stop(0.0)
         listener.close()
+
+
+async def test_a_port_that_a_request_opens_during_the_stop_is_closed() -> None:
+    """As that of the web page: nothing else would close it."""
+
+    async def page(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise AssertionError("nobody connects")
+
+    with bind_tcp("127.0.0.1", 0) as port:
+
+        async def answer(_scope: Scope, _receive: Receive, _send: Send) -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                await server.listen(port, page)
+
+        async with server_directory() as directory:
+            listener = UnixListener(directory.socket)
+            server = HttpServer()
+            await server.listen(listener.socket, answer)
+            _, client = await open_raw(ServerAddress(path=str(directory.socket)))
+            client.write(raw_request("/", "GET"))
+            await until(lambda: any(not line.is_unasked for line in server.connections))
+            await server.stop(0.0)
+            assert [one.is_serving() for one in server._servers[page]] == [False]
+            client.close()
+            listener.close()
 
 
 BODY = 5

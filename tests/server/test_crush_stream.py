@@ -3,6 +3,7 @@
 import math
 
 import msgspec
+import pytest
 
 from holdfast.domain.approvals import (
     PermissionNotification,
@@ -120,6 +121,22 @@ def test_answers_are_not_sent_to_stock_clients() -> None:
         encode_event(PermissionNotificationEvent(Change("created", denied))),
         encode_event(QuestionNotificationEvent(Change("created", closed))),
     ]
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_a_message_that_is_being_streamed_is_sent_to_a_late_reader(*, has_more: bool) -> None:
+    """After the first growth that the reader sees, even if it was the last one for a long time."""
+    reader = Reader()
+    reader.form = CrushStream(lambda *_: message("Hello there"))
+    reader.receive(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 5, " there")))
+    assert (reader.sent, reader.form.next_due) == ([], FIRST_SECONDS)
+    if has_more:
+        reader.receive(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 11, ", reader")))
+    reader.wait(FIRST_SECONDS)
+    assert reader.texts == ["Hello there, reader" if has_more else "Hello there"]
+    reader.receive(MessageDeltaEvent(MessageDelta(SESSION, MESSAGE, 0, 19 if has_more else 11, "!")))
+    reader.wait(FIRST_SECONDS)
+    assert reader.texts[1:] == [f"{reader.texts[0]}!"]
 
 
 def test_delta_of_unannounced_message_is_skipped() -> None:

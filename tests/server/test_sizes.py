@@ -2,10 +2,13 @@
 bound.
 """
 
+import asyncio
 import contextlib
 import os
+import socket
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +20,7 @@ from holdfast.http11.sse import SseReader
 from holdfast.protocol.error_status import TooManyStreams
 from holdfast.server import presence
 from holdfast.server.http import application, connection
-from holdfast.server.http.connection import ConnectionLimits
+from holdfast.server.http.connection import Connection, ConnectionLimits, HttpServer
 from holdfast.server.routes import files, prompts
 from holdfast.server.routes import files as undo
 from holdfast.server.routes import sessions as log
@@ -281,6 +284,75 @@ def test_connection_chosen_for_eviction(monkeypatch: pytest.MonkeyPatch) -> None
     known.remove(lines[1])
     known.remove(lines[2])
     assert list(known) == [lines[0], lines[3]]
+
+
+IDLE_ENDS = (
+    # unread bytes before and now, reading is paused, a response is pending, what becomes of the connection
+    (0, 0, False, False, "closed"),
+    (0, 0, False, True, "closed"),
+    (0, 0, True, False, "closed"),
+    (0, 0, True, True, "kept"),
+    (9, 5, False, False, "kept"),
+    (9, 5, True, False, "kept"),
+    (9, 9, False, False, "aborted"),
+    (9, 9, True, False, "aborted"),
+    (9, 9, False, True, "aborted"),
+    (9, 9, True, True, "kept"),
+)
+
+
+@pytest.mark.parametrize(("before", "unread", "is_paused", "is_pending", "expected"), IDLE_ENDS)
+async def test_an_idle_connection_ends_unless_it_is_the_turn_of_the_server(
+    before: int, unread: int, is_paused: bool, is_pending: bool, expected: str
+) -> None:
+    """A client that does not read its response is not waited for, although reading from it is paused."""
+    done: list[str] = []
+    line = Connection(HttpServer(), cast(Any, None))
+    line.transport = cast(
+        Any,
+        SimpleNamespace(
+            get_write_buffer_size=lambda: unread,
+            close=lambda: done.append("closed"),
+            abort=lambda: done.append("aborted"),
+        ),
+    )
+    line._is_paused = is_paused
+    line._exchanges.append(cast(Any, SimpleNamespace(is_over=not is_pending, is_whole=True)))
+    line._idle_timeout(before)
+    assert done == ([] if expected == "kept" else [expected])
+    assert (line._idle is not None) is (expected == "kept")
+    line._stop_idle_timer()
+
+
+async def test_a_lost_connection_leaves_no_timer() -> None:
+    """Neither that of an idle connection nor the check of a half-closed one, whose socket is gone."""
+    loop = asyncio.get_running_loop()
+    server = HttpServer()
+    line = Connection(server, cast(Any, None))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        details = {"socket": ours, "peername": ""}
+        transport = SimpleNamespace(
+            get_extra_info=details.get, get_write_buffer_size=lambda: 0, is_closing=lambda: False, abort=lambda: None,
+            resume_reading=lambda: None, pause_reading=lambda: None, close=lambda: None,
+        )  # fmt: skip
+        armed: list[asyncio.TimerHandle] = []
+
+        def call_later(*given: Any) -> asyncio.TimerHandle:  # noqa: ANN401
+            armed.append(loop.call_later(*given))
+            return armed[-1]
+
+        line.loop = cast(Any, SimpleNamespace(call_later=call_later))
+        line.connection_made(cast(Any, transport))
+        line._exchanges.append(
+            cast(Any, SimpleNamespace(is_over=False, is_whole=True, keeps=True, size=0, wake=lambda: None, probe=b""))
+        )
+        assert line.eof_received()
+        assert line._watch is not None
+        line._start_idle_timer()
+        line.connection_lost(None)
+    assert len(armed) == 3
+    assert all(timer.cancelled() for timer in armed)
 
 
 # Bounded caches

@@ -32,7 +32,7 @@ class Subscription:
         self._takes += 1
         if self._takes == 1:
             return [Frame(event=NOTICE)]
-        await asyncio.sleep(1)
+        await elapse(1)
         if self._end is not None:
             raise self._end
         return []

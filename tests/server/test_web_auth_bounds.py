@@ -1,8 +1,13 @@
 """Bounds of the page's port and its states after repeated or unknown requests."""
 
+import asyncio
+from contextlib import nullcontext
+from typing import Any, cast
+
 import pytest
 
 from holdfast.server.web import web_auth
+from holdfast.server.web.web_app import WebApp
 from holdfast.server.web.web_auth import Challenge, Page, WebAuthState, digest
 
 _PAGE = Page("p", "key of p", 0.0, digest("token of p"))
@@ -39,6 +44,28 @@ def test_a_request_that_ends_twice_does_not_cancel_a_later_one() -> None:
     assert "p" in web_auth.add_code(auth, digest("c"), (), 3 * web_auth.PAGE_SECONDS).pages, (
         "a request of it is under way"
     )
+
+
+@pytest.mark.parametrize("end", [None, ValueError(), asyncio.CancelledError()], ids=["answered", "failed", "cancelled"])
+async def test_a_page_is_present_only_during_its_requests(end: BaseException | None) -> None:
+    """Whatever ends them: a page that counts as present for ever takes the place of another one."""
+    now, seen, uses = [1.0], list[int](), list[float]()
+
+    async def answer(*_: object) -> None:
+        seen.append(app.auth.pages["p"].visits)
+        now[0] = 5.0
+        if end is not None:
+            raise end
+
+    app = WebApp(answer, {}, lambda: now[0], lambda: uses.append(now[0]))
+    app.auth, app.port = _KNOWN, _PORT
+    headers = [(b"host", b"127.0.0.1:4711"), (b"authorization", b"Bearer token of p")]
+    scope = {"method": "GET", "target": b"/v1/x", "raw_path": b"/v1/x", "headers": headers, "client": ("127.0.0.1", 1)}
+    for visit in (1, 1):
+        with nullcontext() if end is None else pytest.raises(type(end)):
+            await app(scope, cast(Any, None), cast(Any, None))
+        assert (seen.pop(), app.auth.pages["p"].visits, app.auth.pages["p"].seen) == (visit, 0, 5.0)
+    assert uses == [1.0, 5.0, 5.0, 5.0]
 
 
 def test_an_unknown_page_gets_no_challenge() -> None:

@@ -7,7 +7,7 @@ After the gap both must have the same state.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import count, product
+from itertools import count, permutations, product
 from pathlib import Path
 from typing import Any, cast
 
@@ -166,6 +166,7 @@ class Requests:
     """A client whose requests are recorded and fail."""
 
     snapshot: Any
+    get_workspace: Any
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -206,6 +207,57 @@ async def test_events_wait_for_every_snapshot_that_is_requested(ends: tuple[int,
     assert [task.exception() is not None for task in opening] == [fails and number == first for number in (0, 1)]
     await connection._tasks.drain()
     assert (connection.state, connection.session) == ("live", "s1" if fails and first else "s2")
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+async def test_the_last_request_for_the_workspace_counts(order: tuple[int, ...], tmp_path: Path) -> None:
+    """Settings change several times; the answers arrive in any order."""
+    connection = ServerConnection(locate(None, str(tmp_path)), str(tmp_path), on_change=lambda: None)
+    requests, gates, answers = Requests(), [Gate(), Gate(), Gate()], count()
+
+    async def get_workspace(*_: object) -> WorkspaceBody:
+        number = next(answers)
+        await gates[number]()
+        return WorkspaceBody(WorkspaceId("w"), f"/{number}")
+
+    requests.get_workspace = get_workspace
+    connection._connection._client = cast(Client, requests)
+    reads = [start(connection._read_workspace()) for _ in gates]
+    for number in order:
+        await gates[number].reached.wait()
+        gates[number].open()
+        await reads[number]
+    assert connection.directory == "/2"
+
+
+async def test_a_prompt_waits_until_the_workspace_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = ServerConnection(locate(None, str(tmp_path)), str(tmp_path), on_change=lambda: None)
+    requests, connected, read = Requests(), Gate(), Gate()
+
+    async def connect() -> WorkspaceBody:
+        await connected()
+        connection._connection._client = cast(Client, requests)
+        return WorkspaceBody(WorkspaceId("w"), "/w")
+
+    async def snapshot(*_: object) -> SnapshotBody:
+        await read()
+        return SnapshotBody(5, 1, WorkspaceBody(WorkspaceId("w"), "/w"), (), (), ())
+
+    async def follow(*_: object) -> None:
+        """No event arrives."""
+
+    monkeypatch.setattr(connection._connection, "enter", connect)
+    monkeypatch.setattr(connection._connection, "follow", follow)
+    requests.snapshot = snapshot
+    opening, prompting = start(connection.open()), start(connection.prompt("hi"))
+    for gate in (connected, read):
+        await gate.reached.wait()
+        await settle_down()
+        assert (prompting.done(), requests.names) == (False, [])
+        gate.open()
+    await asyncio.wait([opening, prompting])
+    assert isinstance(prompting.exception(), ClientError)
+    assert requests.names == ["create_session"]
 
 
 @pytest.mark.parametrize("before", ["connecting", "broken", "live"])

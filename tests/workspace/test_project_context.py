@@ -118,13 +118,15 @@ async def test_session_keeps_its_context(tmp_path: Path) -> None:
 
 
 async def test_a_changed_file_is_read_again_and_the_rest_stays(tmp_path: Path) -> None:
+    git(tmp_path, "init")
     put(tmp_path, "AGENTS.md", "be kind")
     context_loader = ContextLoader(str(tmp_path), today=lambda: "Monday")
     first = await context_loader.load(SESSION)
+    git(tmp_path, "checkout", "-b", "other")
     put(tmp_path, "AGENTS.md", "be kind and quick")
     second = await context_loader.load(SESSION)
     assert [file.text for file in second.context] == ["be kind and quick"]
-    assert (second.date, second.git) == (first.date, first.git)
+    assert (second.date, second.git) == (first.date, GitState("trunk")), "those of the beginning of the session"
 
 
 async def test_each_source_of_the_context_is_noticed_and_the_date_stays(tmp_path: Path) -> None:

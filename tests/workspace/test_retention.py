@@ -43,9 +43,10 @@ async def test_changed_context_files_are_read_again(tmp_path: Path) -> None:
     assert (await loader.load(SESSION)).trailer == "two"
     options = ContextOptions(trailer="two", notes=("note",))
     assert (await loader.load(SESSION)).notes == ("note",)
-    path.write_text("be calm")
-    os.utime(path, ns=(2, 2))
-    assert [file.text for file in (await loader.load(SESSION)).context] == ["be calm"]
+    for text, time in (("be calm", 2), ("be wise", 3), ("be calm again", 3), ("be kind", 1)):
+        path.write_text(text)
+        os.utime(path, ns=(time, time))
+        assert [file.text for file in (await loader.load(SESSION)).context] == [text]
 
 
 async def test_a_session_has_one_scan(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.errors import ToolError
+from holdfast.testing.gates import settle_down, start
 from holdfast.workspace.process.piped_process import Child, find_program, run_child
 from holdfast.workspace.search import search
 from holdfast.workspace.search.search import GrepRequest, Searcher, SearchScope, TextMatches
@@ -222,3 +223,34 @@ def test_a_program_of_the_workspace_is_never_run(root: Path) -> None:
         None, None, str(programs / "fine"), None,
     ]  # fmt: skip
     assert find_program("fine", {"PATH": "bin"}, str(root)) is None
+
+
+@pytest.mark.parametrize("end", ["read", "left", "error", "cancel"])
+async def test_nothing_of_a_program_is_left_whatever_ends_its_block(end: str) -> None:
+    """Not even the reader of its errors, whose pipe a process outside of its tree may hold open."""
+    program = FakeProgram(b"found", b"complaint", None)
+
+    async def launch(*_: object) -> FakeProgram:
+        return program
+
+    async def use() -> None:
+        async with run_child(launch, ["x"], "/", {}) as child:
+            await asyncio.sleep(0)
+            if end == "read":
+                program.kill()
+                program.stderr.feed_eof()
+                assert await child.end() == (137, "complaint")
+            elif end == "error":
+                raise OSError
+            elif end == "cancel":
+                await asyncio.get_running_loop().create_future()
+
+    before = asyncio.all_tasks()
+    using = start(use())
+    await settle_down()
+    using.cancel()
+    await asyncio.wait([using])
+    await settle_down()
+    assert program.was_killed
+    assert asyncio.all_tasks() == before
+    assert (using.cancelled(), end == "error") == (end == "cancel", not using.cancelled() and bool(using.exception()))
