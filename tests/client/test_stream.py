@@ -331,3 +331,44 @@ async def test_retry_delays_grow_and_are_reset_by_a_hello() -> None:
     ):
         await numbered(stream, 1)
     assert waits == [0.25, 0.5, 1.0, 0.25, 0.5]
+
+
+async def test_a_stream_outlives_its_client() -> None:
+    """It is closed by its owner only."""
+    is_closed = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.send(stream_head() + chunk(HELLO))
+        await is_closed.wait()
+        await exchange.send(chunk(frame_of(session_event("s"), 1)))
+        await exchange.wait_for_disconnect()
+
+    async with ScriptedServer(script) as address:
+        client = Client(address)
+        async with client.events(W, since=0, backoff=no_delay()) as stream:
+            assert isinstance((await anext(stream)).event, HelloEvent)
+            await client.close()
+            is_closed.set()
+            assert (await anext(stream)).number == 1
+
+
+@pytest.mark.parametrize("sent", [b"", stream_head()], ids=["before its response", "within it"])
+async def test_a_cancelled_request_closes_its_connection(sent: bytes) -> None:
+    """The rest of the response may still come: no other request may receive it, and the server need not send it."""
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.asked()
+        await exchange.send(sent)
+        asked.set()
+        await exchange.wait_for_disconnect()
+        gone.set()
+
+    async with ScriptedServer(script) as address, Client(address) as client:
+        request = start(client.get_workspace(W))
+        await asked.wait()
+        await settle_down()
+        request.cancel()
+        await asyncio.wait([request])
+        await gone.wait()

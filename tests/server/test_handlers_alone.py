@@ -1,6 +1,7 @@
 """Handlers of the API, called with the few things that they read: every case of their decisions."""
 
 import asyncio
+from collections.abc import MutableMapping
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,11 +16,13 @@ from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Selection
 from holdfast.protocol.bodies import SelectedModel
 from holdfast.providers.scripted_model import TOUR
+from holdfast.server.http.application import _run_while_connected
 from holdfast.server.http.connection import Connection, HttpServer
 from holdfast.server.http.request import Request
 from holdfast.server.routes import configuration, prompts, sessions, web_login
 from holdfast.server.routes.web_login import NoPort
 from holdfast.server.streams.event_stream import stream
+from holdfast.testing.gates import Gate, settle_down, start
 
 SESSION = SessionId("s")
 
@@ -162,3 +165,43 @@ async def test_a_refused_client_leaves_no_subscription() -> None:
     with pytest.raises(BadRequest):
         await stream(one, cast(Any, None), cast(Any, None))
     assert closed == ["5 False"]
+
+
+@pytest.mark.parametrize("end", ["answered", "failed", "disconnected"])
+async def test_a_handler_has_ended_when_its_request_has(end: str) -> None:
+    """Also one that needs time to end: what it uses may be released afterwards."""
+    steps: list[str] = []
+    begun, gone = Gate(), Gate()
+
+    async def handler(_: Request) -> str:
+        try:
+            await begun()
+            if end == "failed":
+                raise BadRequest
+            if end == "disconnected":
+                await asyncio.get_running_loop().create_future()
+            return "done"
+        finally:
+            await asyncio.sleep(0)
+            steps.append("ended")
+
+    async def receive() -> MutableMapping[str, Any]:
+        try:
+            await gone()
+            return {"type": "http.disconnect"}
+        finally:
+            await asyncio.sleep(0)
+            steps.append("heard")
+
+    running = start(_run_while_connected(handler, request(route=SimpleNamespace(name="x")), receive))
+    running.add_done_callback(lambda _: steps.append("returned"))
+    for gate in (begun, gone):
+        await gate.reached.wait()
+    (gone if end == "disconnected" else begun).open()
+    if end == "disconnected":
+        begun.open()
+    await asyncio.wait([running])
+    await settle_down()
+    assert sorted(steps[:2]) == ["ended", "heard"]
+    assert steps[2:] == ["returned"]
+    assert (running.exception() is None) is (end == "answered")

@@ -20,7 +20,8 @@ from holdfast.http11.sse import SseReader
 from holdfast.protocol.error_status import TooManyStreams
 from holdfast.server import presence
 from holdfast.server.http import application, connection
-from holdfast.server.http.connection import Connection, ConnectionLimits, HttpServer
+from holdfast.server.http.connection import Connection, ConnectionLimits, HttpServer, Receive, Scope, Send
+from holdfast.server.http.request_cycle import RequestCycle
 from holdfast.server.routes import files, prompts
 from holdfast.server.routes import files as undo
 from holdfast.server.routes import sessions as log
@@ -29,6 +30,7 @@ from holdfast.server.telemetry import metrics as counters
 from holdfast.server.telemetry.metrics import Metrics
 from holdfast.server.web import web_auth
 from holdfast.server.web.web_auth import Page, WebAuthState, digest
+from holdfast.testing.gates import start
 from server.api import Api, api
 from server.helpers import (
     collect_run_ends,
@@ -322,6 +324,39 @@ async def test_an_idle_connection_ends_unless_it_is_the_turn_of_the_server(
     assert done == ([] if expected == "kept" else [expected])
     assert (line._idle is not None) is (expected == "kept")
     line._stop_idle_timer()
+
+
+@pytest.mark.parametrize("end", ["answered", "cut short", "silent", "failed", "cancelled", "disconnected"])
+async def test_a_connection_is_aborted_unless_its_response_is_complete(end: str) -> None:
+    """The client of a response that never comes would wait for it."""
+    done: list[str] = []
+
+    async def room() -> None:
+        """There is room."""
+
+    line = SimpleNamespace(
+        room=room, is_full=False, write=lambda _: None, finish=lambda _: done.append("finished"),
+        abort=lambda: done.append("aborted"),
+    )  # fmt: skip
+    cycle = RequestCycle(cast(Any, line), {"method": "GET", "http_version": "1.1"}, keeps=True, waits=False)
+
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        assert cycle.scope["exchange"] is cycle
+        if end in ("answered", "cut short", "disconnected"):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"x", "more_body": end == "cut short"})
+        if end in ("failed", "cancelled"):
+            raise ValueError if end == "failed" else asyncio.CancelledError
+
+    cycle.is_over = end == "disconnected"
+    running = start(cycle.run(answer))
+    await asyncio.wait([running])
+    assert (running.cancelled(), end == "failed") == (
+        end == "cancelled",
+        not running.cancelled() and bool(running.exception()),
+    )
+    assert done == {"answered": ["finished"], "disconnected": []}.get(end, ["aborted"])
+    assert "exchange" not in cycle.scope
 
 
 async def test_a_lost_connection_leaves_no_timer() -> None:

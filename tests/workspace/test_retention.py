@@ -17,7 +17,7 @@ from holdfast.workspace.git.background_status import GitScan, StatusScan
 from holdfast.workspace.git.git_command import PrivateGit
 from holdfast.workspace.process import command_process
 from holdfast.workspace.process.command_process import RunningCommand
-from holdfast.workspace.process.guard_client import LOST, UNPROVEN, TreeEnd
+from holdfast.workspace.process.guard_client import LOST, UNPROVEN, CannotStart, TreeEnd
 from holdfast.workspace.process.jobs import JobLimits, Jobs
 from holdfast.workspace.process.output_capture import OutputFiles
 from holdfast.workspace.process.piped_process import Child
@@ -66,15 +66,18 @@ async def test_a_session_has_one_scan(tmp_path: Path) -> None:
 # Scans
 
 
-@pytest.mark.parametrize("failure", ["no start", "code", "killed"])
-async def test_failed_scan_ends_and_later_one_starts(tmp_path: Path, failure: str) -> None:
+@pytest.mark.parametrize("failure", [OSError, TimeoutError, CannotStart, "code", "killed"])
+async def test_failed_scan_ends_and_later_one_starts(tmp_path: Path, failure: str | type[Exception]) -> None:
+    """Nothing is reported: the model can still run git itself."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     top = tmp_path / "top"
     top.mkdir()
     git("init", "-q", cwd=top)
 
     async def start(*_: Sequence[str] | str | Mapping[str, str]) -> Child:
-        if failure == "no start":
-            raise OSError
+        if not isinstance(failure, str):
+            raise failure
         return FakeProgram(b" M half\0", b"fatal: broken", 128 if failure == "code" else 137)
 
     environment = {"PATH": os.environ["PATH"]}
@@ -83,7 +86,7 @@ async def test_failed_scan_ends_and_later_one_starts(tmp_path: Path, failure: st
     first.started -= 61
     assert scans.current() is first, "one that is running is not old"
     await scans.finished()
-    assert (first.changes, first.is_done) == (None, True)
+    assert (first.changes, first.is_done, reported) == (None, True, [])
     assert scans.current() is not first
     await scans.close()
 
@@ -203,6 +206,23 @@ def test_unwritable_output_file_is_not_named(tmp_path: Path, monkeypatch: pytest
         full.add("text")
     full.add("more")
     assert full.path is None
+
+
+def test_the_oldest_output_files_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their last write, whatever their names and sessions."""
+    monkeypatch.setattr("holdfast.workspace.process.output_capture._MAX_FILES", 3)
+    directory, made, all_made = OutputFiles(tmp_path), list[Path](), set[Path]()
+    sessions = [directory.for_owner(name) for name in ("s0", "s1", "")]
+    for number, time in enumerate((50, 20, 40, 10, 30, 60)):
+        made = sorted(made, key=lambda path: path.stat().st_mtime_ns)[-2:]
+        made.append(sessions[number % 3].new_path("out"))
+        made[-1].write_text("x")
+        os.utime(made[-1], ns=(time, time))
+        all_made.add(made[-1])
+        assert set(tmp_path.rglob("*.txt")) == set(made)
+    assert [len({path.parent for path in made}), len({path.parent for path in all_made})] == [2, 3]
+    directory.remove("s0")
+    assert set(tmp_path.rglob("*.txt")) == {path for path in made if path.parent != sessions[0]._directory_of("s0")}
 
 
 def test_only_output_files_are_removed(tmp_path: Path) -> None:
