@@ -342,11 +342,12 @@ class NodeWorkspace:
         try:
             # `apply_state` wakes it: one statement a second reads the newest numbers of all workspaces.
             await remote.start(poll_seconds=None)
+            services = self._make_services(record)
         except BaseException:
             remote.stop()
             raise
         self.record, self._bus = record, remote.bus
-        self.opened = OpenedWorkspace(remote, self._make_services(record))
+        self.opened = OpenedWorkspace(remote, services)
         self._change()
 
     def _stop_following(self) -> None:
