@@ -59,14 +59,18 @@ PARTS: dict[str, dict[str, Row]] = {
         "environment": lambda f, value: value == f.environment,
         "run": lambda f, value: value is not None,
         "on_change": lambda f, value: publishes_a_change(f, value),  # noqa: PLW0108 - defined below
+        "documents": lambda f, value: value is f.server.documents,
     },
     "ConfigStore": {
-        "user_file": lambda f, value: value == f.server.data_dir / "config.json",
-        "workspace_file": lambda f, value: value == f.services.data_dir / "config.json",
+        "user": lambda f, value: value == str(f.server.data_dir / "config.json"),
+        "workspace": lambda f, value: value == str(f.services.data_dir / "config.json"),
+        "documents": lambda f, value: value is f.server.documents,
+        "keys_file": lambda f, value: value == "",
     },
     "Credentials": {
         "path": lambda f, value: value == f.services.configuration.locations.credentials_file,
         "environment": lambda f, value: value is os.environ,
+        "tokens": lambda f, value: value is None,
     },
     "TokenRefresher": {"credentials": lambda f, value: value is f.services.credentials},
     "SelectedModels": {

@@ -174,7 +174,9 @@ async def approvals(fixture: ServicesFixture) -> None:
     assert [approvals.judge(permit(line)).decision for line in ("rm -r x", "make all")] == ["deny", "ask"]
     assert approvals.timeout() == 86_400
     assert approvals.save_rule is not None
-    approvals.save_rule("bash(make)")
+    saving = approvals.save_rule("bash(make)")
+    assert saving is not None
+    await saving
     assert fixture.services.config_store.read_scope(1)["permissions"]["allow"] == ["bash(make)"]
 
 

@@ -24,6 +24,8 @@ VALUES = {
     "--wait": "wait",
     "--label": "label",
     "--drain-timeout": "drain_timeout",
+    "--token-file": "token_file",
+    "--shared-dir": "shared_dir",
 }
 _PLACE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _EXIT_MISCONFIGURED = 2
@@ -41,6 +43,8 @@ class ServeArgs(NamedTuple):
     wait: str = "30"
     label: str = ""
     drain_timeout: str = "600"
+    token_file: str = ""
+    shared_dir: str = ""
 
 
 def serve_fast(arguments: Sequence[str]) -> int | None:
@@ -146,5 +150,7 @@ def _serve(
         wait=seconds[0],
         place=place,
         drain_timeout=seconds[1],
+        token_file=os.path.abspath(os.path.expanduser(args.token_file)) if args.token_file else "",
+        shared_dir=os.path.abspath(os.path.expanduser(args.shared_dir)) if args.shared_dir else "",
     )
     uvloop.run(serve(options, listener=listener.socket))

@@ -72,7 +72,7 @@ def model_sources(configuration: "Configuration", credentials: "Credentials", da
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: (file_signature(credentials.path), file_signature(catalog), configuration.environment_version),
+        lambda: (credentials.signature(), file_signature(catalog), configuration.environment_version),
         data_dir,
         lambda: _unknown_selection(configuration),
     )

@@ -5,11 +5,14 @@ The data directory belongs to one server in both cases: it contains the socket, 
 
 import asyncio
 import logging
+import os
 import secrets
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from holdfast.atomic_files import replace_file
 from holdfast.distribution_names import install_command
@@ -23,12 +26,25 @@ from holdfast.storage.postgres.store_address import StoreAddress
 from holdfast.storage.sqlite_ledger import SqliteLedger
 
 if TYPE_CHECKING:
+    from holdfast.config.sealed_documents import SealedDocument, SharedTokens
     from holdfast.runtime.server_services import ServerServices
     from holdfast.runtime.workspace_host import WorkspaceHost
     from holdfast.storage.postgres.copy_sqlite import Copied
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger
+    from holdfast.storage.postgres.shared_documents import SharedDocuments
 
-__all__ = ["PLACE_FILE", "ServerLedger", "copy_to_postgres", "open_host", "open_postgres", "read_or_make_place"]
+# fmt: off
+__all__ = [
+    "PLACE_FILE",
+    "ServerLedger",
+    "SharedState",
+    "copy_to_postgres",
+    "open_host",
+    "open_postgres",
+    "open_shared_state",
+    "read_or_make_place",
+]
+# fmt: on
 
 PLACE_FILE = "place"
 """The file of the id of the place: the disks that are reached from this data directory."""
@@ -46,6 +62,42 @@ class ServerLedger(Ledger, Protocol):
 
     async def close(self) -> None:
         """Finish the submitted work, then close."""
+
+
+class SharedState(msgspec.Struct, frozen=True):
+    """What the servers of a cluster share beside the ledger. Tokens and sign-ins need a key file; without one they stay
+    on their server.
+    """
+
+    documents: "SharedDocuments"
+    tokens: "SharedTokens | None" = None
+    sign_ins: "SealedDocument | None" = None
+
+    def problem(self) -> str:
+        """Return why tokens and sign-ins cannot be used, or an empty string."""
+        return "" if self.tokens is None else self.tokens.problem()
+
+
+async def open_shared_state(ledger: "PostgresLedger", key_file: str) -> SharedState:
+    """Read the documents of the store. Raises `StorageError`. A key file that cannot be used is logged."""
+    from holdfast.storage.postgres.shared_documents import SharedDocuments  # noqa: PLC0415 - needs the extra
+
+    documents = SharedDocuments(ledger.pool)
+    await documents.refresh()
+    state = _with_key(documents, key_file)
+    if problem := await asyncio.to_thread(state.problem):
+        _log.error("%s", problem)
+    return state
+
+
+def _with_key(documents: "SharedDocuments", key_file: str) -> SharedState:
+    if not key_file:
+        return SharedState(documents)
+    # Only servers of a cluster import it.
+    from holdfast.config.sealed_documents import KeyFile, SealedDocument, SharedTokens  # noqa: PLC0415
+
+    key = KeyFile(os.path.expanduser(key_file))
+    return SharedState(documents, SharedTokens(documents, key), SealedDocument(documents, "sign-ins", key))
 
 
 async def open_postgres(data_dir: Path, address: StoreAddress, wait: float, label: str = "") -> "PostgresLedger":

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -179,20 +180,32 @@ class WorkspaceServices:
         self.spawn = GuardedSpawn(server.guard)
         self.git_scan = GitScan(server.git, self.spawn, record.path, environment or os.environ)
         # Files that count as the user's own may run commands, so the environment of the server locates them.
-        locations = locate_settings(record.path, os.environ, data_dir=str(server.data_dir), workspace_id=record.id)
+        shared = server.shared
+        locations = locate_settings(
+            record.path,
+            os.environ,
+            data_dir=str(server.data_dir),
+            workspace_id=record.id,
+            is_shared=shared is not None,
+        )
         self.configuration = Configuration(
-            locations, environment or os.environ, run=Substitution(self.spawn), on_change=self._settings_changed
+            locations,
+            environment or os.environ,
+            run=Substitution(self.spawn),
+            on_change=self._settings_changed,
+            documents=server.documents,
         )
         self._engine_settings: tuple[Options, EngineSettings] | None = None
         self._settings_version = 0
         self._logged_problems: frozenset[FileProblem] = frozenset()
         self._log_problems()
-        self.config_store = ConfigStore(server.data_dir / "config.json", self.data_dir / "config.json")
-        self.credentials = Credentials(locations.credentials_file, os.environ)
+        self.config_store = ConfigStore(*locations.saved_settings, server.documents, keys_file=locations.keys_file)
+        tokens = None if shared is None else shared.tokens
+        self.credentials = Credentials(locations.credentials_file, os.environ, tokens=tokens)
         self.token_refresher = TokenRefresher(self.credentials)
         self.selected_models = self._select_models() if server.overrides.models is None else None
         self._programs = ProgramFiles(lambda: command_environment(os.environ, environment, cwd=record.path)["PATH"])
-        saved_rules = str(self.data_dir / "config.json")
+        saved_rules = locations.saved_settings[1]
         self.judge = PermissionCheck(self.configuration.snapshot, record.path, saved_rules, self._programs)
         grace = server.overrides.settings.grace
         self.jobs = Jobs(self.clock.now_ms, limits=JobLimits(grace=grace), on_busy=on_busy)
@@ -312,12 +325,14 @@ class WorkspaceServices:
         """Return for how many seconds a request waits for an answer while no client is attached."""
         return self.configuration.settings.options.ask_timeout
 
-    def save_rule(self, rule: str) -> None:
+    async def save_rule(self, rule: str) -> None:
         """Save a rule of "always allow" for this workspace, in place of its form of an earlier version."""
-        rules = self.config_store.read_scope(1).get("permissions", {}).get("allow", [])
-        kept = [known for known in rules if not replaces(rule, known)]
-        if rule not in kept:
-            self.config_store.set(1, "permissions.allow", [*kept, rule])
+
+        def with_rule(rules: Any) -> object:  # noqa: ANN401 - any JSON
+            kept = [known for known in rules or () if not replaces(rule, known)]
+            return kept if rule in kept else [*kept, rule]
+
+        await asyncio.to_thread(self.config_store.change, 1, "permissions.allow", with_rule)
         self.notify_settings_changed()
 
     def _rules_allow(self, rules: Sequence[str], permit: Permit) -> bool:

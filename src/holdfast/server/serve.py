@@ -24,7 +24,7 @@ from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener, bind_tcp
-from holdfast.server.http.token_auth import TokenAuth, is_exposed, read_or_make_token
+from holdfast.server.http.token_auth import TokenAuth, is_exposed, read_or_make_token, read_token_file
 from holdfast.server.presence import Stop
 from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.streams.event_stream import stream
@@ -36,6 +36,7 @@ from holdfast.workspace.process.guard_system import deny_tracing, return_freed_m
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Models
+    from holdfast.runtime.open_store import SharedState
     from holdfast.runtime.workspace_host import WorkspaceHost
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger
 
@@ -142,6 +143,10 @@ class ServerOptions(msgspec.Struct, frozen=True):
     """Seconds to wait for PostgreSQL at the start."""
     place: str = ""
     """The name of the volume that this server shares with other servers of the cluster."""
+    token_file: str = ""
+    """The file with the token of all servers of a cluster; without it, the server makes one for itself."""
+    shared_dir: str = ""
+    """The directory of outputs of tools, on the volume that `place` names."""
     drain_timeout: float = DEFAULT_DRAIN_TIMEOUT
     """Seconds for which active runs may continue when a server of a cluster is asked to stop."""
 
@@ -164,19 +169,29 @@ async def serve(
         address = address_of(options.store, os.environ, storage.url, storage.password_file)
         # The programs that the server starts need neither the address nor the password in it.
         os.environ.pop(STORE_VARIABLE, None)
-        observers = Observers(own_options)
-        stack.callback(observers.close)
-        overrides = ServiceOverrides(options.settings, models, observe=observers.observe, socket=options.socket)
+        token = read_token_file(options.token_file) if options.token_file else ""
         sockets = [listener]
         guard = None
         ledger = await _open_ledger(options, address)
-        services = ServerServices(options.data_dir, overrides, ledger=ledger)
+        shared = None
+        try:
+            if ledger is not None:
+                shared = await _open_shared_state(ledger, storage.key_file)
+                own_options, _ = own_settings(options.data_dir, shared.documents)
+            observers = Observers(own_options)
+        except BaseException:
+            if ledger is not None:
+                await ledger.close()
+            raise
+        stack.callback(observers.close)
+        overrides = ServiceOverrides(options.settings, models, observe=observers.observe, socket=options.socket)
+        services = ServerServices(options.data_dir, overrides, ledger=ledger, shared=shared)
         try:
             if ledger is not None:
                 services.host = await _open_host(services, ledger, options)
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
-                tcp, guard = _bind_tcp(options.tcp, options.data_dir, stack)
+                tcp, guard = _bind_tcp(options.tcp, options, token, stack)
                 sockets.append(tcp)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream)
         except BaseException:
@@ -205,6 +220,13 @@ async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> 
     return await open_postgres(options.data_dir, address, options.wait, options.place)
 
 
+async def _open_shared_state(ledger: "PostgresLedger", key_file: str) -> "SharedState":
+    """Return the state that the servers of the cluster share beside the ledger."""
+    from holdfast.runtime.open_store import open_shared_state  # noqa: PLC0415 - needed only for PostgreSQL
+
+    return await open_shared_state(ledger, key_file)
+
+
 async def _open_host(services: ServerServices, ledger: "PostgresLedger", options: ServerOptions) -> "WorkspaceHost":
     """Return the part of the server that belongs to the cluster."""
     from holdfast.runtime.open_store import open_host  # noqa: PLC0415 - needed only for PostgreSQL
@@ -212,13 +234,18 @@ async def _open_host(services: ServerServices, ledger: "PostgresLedger", options
     return await open_host(services, ledger, f"http://{options.tcp[0]}:{options.tcp[1]}" if options.tcp else "")
 
 
-def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
+def _bind_tcp(
+    place: tuple[str, int], options: ServerOptions, token: str, stack: ExitStack
+) -> tuple[socket.socket, TokenAuth]:
     tcp = bind_tcp(*place)
     stack.callback(tcp.close)
     port = tcp.getsockname()[1]
-    token = read_or_make_token(data_dir)
-    guard = TokenAuth(token, [f"{name}:{port}" for name in {place[0], *_LOOPBACK}])
-    _log.info("listening at %s:%d; the token is in %s", place[0], port, data_dir / "token")
+    guard = TokenAuth(
+        token or read_or_make_token(options.data_dir), [f"{name}:{port}" for name in {place[0], *_LOOPBACK}]
+    )
+    _log.info(
+        "listening at %s:%d; the token is in %s", place[0], port, options.token_file or options.data_dir / "token"
+    )
     if is_exposed(tcp):
         _log.warning(
             "%s:%d can be reached from other machines without encryption: the token can be read in transit. "

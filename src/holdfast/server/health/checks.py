@@ -62,7 +62,7 @@ def place_of(handle: WorkspaceHandle, *path: str) -> tuple[str, int]:
 async def settings(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the settings files."""
     reading = handle.services.configuration.snapshot()
-    outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
+    outdated = outdated_rules(reading, handle.services.configuration.locations.saved_settings[1])
     problems = [item for item in (*reading.problems, *outdated) if not is_about_hooks(item)]
     if not problems:
         files = {origin.file for origin in reading.origins.values()}
