@@ -67,7 +67,7 @@ class Application:
         streamer: Streamer,
     ) -> None:
         self.server = server
-        self.web = WebListener(manager.data_dir, server, self)
+        self.web = WebListener(manager.data_dir, server, self, manager.services.shared)
         self._manager = manager
         self._observers = observers
         self._handlers = handlers

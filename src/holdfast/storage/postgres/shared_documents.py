@@ -40,8 +40,11 @@ class SharedDocuments:
         self._thread = threading.get_ident()
         self._documents: dict[str, tuple[int, bytes | None]] = {}
         self._newest = 0
+        self._last_change: asyncio.Future[None] | None = None
         self.on_update: Callable[[], None] = lambda: None
         """Called after a change by this node, to notify the others."""
+        self.listeners: list[Callable[[], None]] = []
+        """Called after a change by another node was read."""
 
     def signature(self, name: str) -> Signature:
         """Return the signature of a document."""
@@ -80,6 +83,8 @@ class SharedDocuments:
             has_changed |= self._apply(f"{STORE_PREFIX}{row['name']}", row["revision"], row["body"])
             # Only here: the revision of a change by this node may follow those of others that are still unread.
             self._newest = max(self._newest, row["revision"])
+        for listener in self.listeners if has_changed else ():
+            listener()
         return has_changed
 
     @asynccontextmanager
@@ -106,6 +111,17 @@ class SharedDocuments:
         return True
 
     async def _update(self, name: str, edit: Edit) -> None:
+        """Change a document after the earlier changes of this node, which would only compete with each other."""
+        earlier, self._last_change = self._last_change, self._loop.create_future()
+        done = self._last_change
+        try:
+            if earlier is not None:
+                await asyncio.shield(earlier)
+            await self._change(name, edit)
+        finally:
+            done.set_result(None)
+
+    async def _change(self, name: str, edit: Edit) -> None:
         for _ in range(_MAX_ATTEMPTS):
             revision, present = self._documents.get(name, (0, None))
             new = edit(present)
