@@ -2,17 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import asyncpg
 import msgspec
 import pytest
 
 from cluster.node_servers import Nodes, NodeServer, nodes
+from holdfast.client.errors import ServerProblem
+from holdfast.client.server_address import ServerAddress
+from holdfast.config.credentials import Token
+from holdfast.config.sealed_documents import KeyFile, SharedTokens
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.server.web import web_app, web_auth
+from holdfast.storage.postgres.connection_pool import Pool
+from holdfast.storage.postgres.shared_documents import SharedDocuments
 from holdfast.testing.harness import FixedModels
+from server.helpers import RawStream, exchange, raw_request
 
 VISIBLE_SECONDS = 2.5
 """A notification takes milliseconds; the poll that replaces a lost one takes a second."""
@@ -164,3 +174,180 @@ async def test_key_that_a_client_saves_stays_at_its_node(cluster: Nodes, pair: t
     assert file.stat().st_mode & 0o777 == 0o600
     await a.client.config_remove(workspace, "providers.mine")
     assert "mine" not in await providers(a)
+
+
+# With a key file
+
+
+@pytest.fixture
+def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A key file that the settings of all servers of this test name, and a small web page."""
+    path = tmp_path / "key"
+    path.write_text("k" * 44)
+    path.chmod(0o600)
+    settings = tmp_path / "config" / "holdfast" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"[storage]\nkey_file = '{path}'\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(web_app, "BUNDLE", tmp_path)
+    return path
+
+
+async def page_request(
+    port: int, path: str, body: object = None, token: str = "", method: str = "POST"
+) -> tuple[int, Any]:
+    """Send a request as the script of the page does. Return status and body."""
+    address = ServerAddress(host="127.0.0.1", port=port)
+    lines = [f"Host: 127.0.0.1:{port}", f"Origin: http://127.0.0.1:{port}", "Content-Type: application/json"]
+    lines += [f"Authorization: Bearer {token}"] if token else []
+    raw = None if body is None else msgspec.json.encode(body)
+    response = await exchange(address, raw_request(path, method, raw, lines))
+    return response.status, response.json
+
+
+async def return_at(port: int, page: dict[str, str]) -> tuple[int, Any]:
+    """Return as a page that has its key but no valid token."""
+    status, greeting = await page_request(port, "/v1/web/hello", {"page": page["page"], "nonce": "n" * 16})
+    if status != 200:
+        return status, greeting
+    assert greeting["proof"] == web_auth.proof(page["key"], "server", port, "n" * 16, greeting["nonce"])
+    proof = web_auth.proof(page["key"], "page", port, "n" * 16, greeting["nonce"])
+    return await page_request(port, "/v1/web/return", {"page": page["page"], "proof": proof})
+
+
+async def test_browser_that_signed_in_at_one_node_is_signed_in_at_all_until_it_signs_out(
+    cluster: Nodes, key_file: Path
+) -> None:
+    a, b = await cluster.start("a"), await cluster.start("b")
+    links = [await server.client.open_web() for server in (a, b)]
+    ports = [int(link.url.rpartition(":")[2].strip("/")) for link in links]
+    status, page = await page_request(ports[0], "/v1/web/exchange", {"code": links[0].code})
+    assert status == 200
+
+    async def returned() -> bool:
+        nonlocal page_at_b
+        status, page_at_b = await return_at(ports[1], page)
+        return status == 200
+
+    page_at_b: dict[str, str] = {}
+    await eventually(returned)
+    for port, token in zip(ports, (page["token"], page_at_b["token"]), strict=True):
+        assert (await page_request(port, "/v1/version", None, token, "GET"))[0] == 200
+    stored = await rows(cluster)
+    for secret in (page["key"], page["token"], page["page"], page_at_b["token"]):
+        assert secret.encode() not in stored
+    # A request of the page that is still answered when it is signed out.
+    workspace = await cluster.open(b)
+    lines = [f"Host: 127.0.0.1:{ports[1]}", f"Authorization: Bearer {page_at_b['token']}"]
+    stream = await RawStream.open(
+        ServerAddress(host="127.0.0.1", port=ports[1]), f"/v1/workspaces/{workspace}/events", lines
+    )
+    await a.client.close_web()
+
+    async def signed_out() -> bool:
+        return (await page_request(ports[1], "/v1/version", None, page_at_b["token"], "GET"))[0] == 401
+
+    await eventually(signed_out)
+    with suppress(ConnectionError):
+        await stream.rest()
+    stream.writer.close()
+    assert (await return_at(ports[1], page))[0] == 400
+    again = await a.client.open_web()
+    assert (await return_at(int(again.url.rpartition(":")[2].strip("/")), page))[0] == 400
+
+
+async def test_page_that_signed_out_elsewhere_does_not_return_to_a_restarted_node(
+    cluster: Nodes, key_file: Path
+) -> None:
+    a, b = await cluster.start("a"), await cluster.start("b")
+    link = await b.client.open_web()
+    port = int(link.url.rpartition(":")[2].strip("/"))
+    _, page = await page_request(port, "/v1/web/exchange", {"code": link.code})
+    cluster.running.remove(b)
+    await b.stop()
+    again = await cluster.start("b")
+
+    async def returned() -> bool:
+        try:
+            return (await return_at(port, page))[0] == 200
+        except ConnectionError:
+            return False
+
+    await eventually(returned)
+    cluster.running.remove(again)
+    await again.stop()
+    await a.client.close_web()
+    last = await cluster.start("b")
+    link = await last.client.open_web()
+    assert (await return_at(int(link.url.rpartition(":")[2].strip("/")), page))[0] == 400
+
+
+async def test_token_that_is_refreshed_at_two_nodes_is_exchanged_once(cluster: Nodes, key_file: Path) -> None:
+    """The token service accepts each refresh token once, as rotation requires."""
+    exchanged: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))[15:])
+        used = parse_qs((await reader.readexactly(length)).decode())["refresh_token"][0]
+        is_new = used not in exchanged
+        exchanged.append(used)
+        number = len(exchanged)
+        body = {"access_token": f"access-{number}", "refresh_token": f"refresh-{number}", "expires_in": 3600}
+        raw = msgspec.json.encode(body if is_new else {"error": "invalid_grant"})
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw)
+        await writer.drain()
+        writer.close()
+
+    a, b = await cluster.start("a"), await cluster.start("b")
+    service = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{service.sockets[0].getsockname()[1]}/token"
+    pool = Pool({"dsn": cluster.dsn})
+    await pool.open()
+    documents = SharedDocuments(pool)
+    tokens = SharedTokens(documents, KeyFile(str(key_file)))
+    await documents.refresh()
+    await asyncio.to_thread(tokens.update, lambda _: {"p": Token("access-0", "refresh-0", token_url=url)})
+    workspace = await cluster.open(a)
+    await cluster.open(b)
+
+    async def refreshed(server: NodeServer) -> bool:
+        try:
+            await server.client.config_refresh_oauth(workspace, {"provider_id": "p"})
+        except ServerProblem:
+            # The node has not read the document yet.
+            return False
+        return True
+
+    async with asyncio.TaskGroup() as group:
+        for server in (a, b, a, b):
+            group.create_task(eventually(lambda server=server: refreshed(server)))  # type: ignore[misc]
+    await documents.refresh()
+    assert exchanged == [f"refresh-{number}" for number in range(len(exchanged))], "each was valid"
+    assert tokens.read()["p"].refresh_token == f"refresh-{len(exchanged)}"
+    assert b"refresh-" not in await rows(cluster)
+    await pool.close()
+    service.close()
+
+
+def rewrite(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+@pytest.mark.parametrize("text", ["w" * 44, ""])
+async def test_node_with_another_key_works_except_for_tokens_and_sign_ins(
+    cluster: Nodes, key_file: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = await cluster.start("a")
+    link = await a.client.open_web()
+    await page_request(int(link.url.rpartition(":")[2].strip("/")), "/v1/web/exchange", {"code": link.code})
+    rewrite(key_file, text)
+    b = await cluster.start("b")
+    workspace = await cluster.open(b)
+    with pytest.raises(ServerProblem, match=r"Use the same file on all servers|is empty"):
+        await b.client.config_refresh_oauth(workspace, {"provider_id": "p"})
+    await b.client.config_set(workspace, "options.ask_timeout", 5)
+    assert (await b.client.get_config(workspace))["options"]["ask_timeout"] == 5
+    found = await b.client.doctor(workspace, "store")
+    assert [item.severity for item in found.findings if "key file" in item.what] == ["error"]
+    assert len([record for record in caplog.records if "key file" in record.message]) == 1

@@ -8,7 +8,7 @@ missing or wrong key is one sentence, and affects nothing but these documents.
 import hmac
 import secrets
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -27,6 +27,8 @@ _MIN_LENGTH = 32
 _VERSION = b"\x01"
 _NONCE_SIZE = 12
 _DERIVATION = b"holdfast sealed documents 1"
+_CHECK = f"{STORE_PREFIX}key-check"
+"""A sealed document by which a node finds out that it has another key, before it seals anything with it."""
 
 
 class Unsealable(Conflict):
@@ -82,18 +84,18 @@ class SealedDocument:
     def read(self) -> bytes | None:
         """Return the content, None if there is none. Raises `Unsealable`."""
         try:
-            return self._open(self._documents.read(self._name)[0])
+            return self._open(self._name, self._documents.read(self._name)[0])
         except FileNotFoundError:
             return None
 
     def update(self, edit: Callable[[bytes | None], bytes | None]) -> None:
-        """Change the content. Raises `Unsealable` if the present one cannot be decrypted: nothing is changed then."""
-        self._key_file.cipher()
+        """Change the content. Raises `Unsealable` if the key is not the one of the store: nothing is changed then."""
+        self._documents.update(_CHECK, lambda data: self._seal(_CHECK, b"") if data is None else self._check(data))
 
         def edit_sealed(data: bytes | None) -> bytes | None:
-            present = None if data is None else self._open(data)
+            present = None if data is None else self._open(self._name, data)
             new = edit(present)
-            return None if new is None or new == present else self._seal(new)
+            return None if new is None or new == present else self._seal(self._name, new)
 
         self._documents.update(self._name, edit_sealed)
 
@@ -101,23 +103,28 @@ class SealedDocument:
         """Return why the content cannot be used, or an empty string."""
         try:
             self._key_file.cipher()
-            self.read()
+            for name in (_CHECK, self._name):
+                with suppress(FileNotFoundError):
+                    self._open(name, self._documents.read(name)[0])
         except Unsealable as error:
             return str(error)
         return ""
 
-    def _seal(self, content: bytes) -> bytes:
+    def _check(self, data: bytes) -> None:
+        self._open(_CHECK, data)
+
+    def _seal(self, name: str, content: bytes) -> bytes:
         nonce = secrets.token_bytes(_NONCE_SIZE)
-        sealed: bytes = self._key_file.cipher().encrypt(nonce, content, self._name.encode())
+        sealed: bytes = self._key_file.cipher().encrypt(nonce, content, name.encode())
         return _VERSION + nonce + sealed
 
-    def _open(self, data: bytes) -> bytes:
+    def _open(self, name: str, data: bytes) -> bytes:
         cipher, start = self._key_file.cipher(), len(_VERSION)
         nonce, sealed = data[start : start + _NONCE_SIZE], data[start + _NONCE_SIZE :]
         try:
             if data[:start] != _VERSION:
                 raise ValueError
-            content: bytes = cipher.decrypt(nonce, sealed, self._name.encode())
+            content: bytes = cipher.decrypt(nonce, sealed, name.encode())
         # InvalidTag is not a ValueError. Without the cause: no error of the library helps here.
         except Exception:
             raise Unsealable(

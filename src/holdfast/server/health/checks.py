@@ -202,9 +202,13 @@ async def data_directory(handle: WorkspaceHandle) -> Sequence[Finding]:
 
 
 async def store(handle: WorkspaceHandle) -> Sequence[Finding]:
-    """Check the database, if the store is not in the data directory."""
+    """Check the database, and the key of the tokens in it, if the store is not in the data directory."""
     ledger = handle.workspace.ledger
-    return findings(await ledger.report()) if isinstance(ledger, ReportingLedger) else ()
+    if not isinstance(ledger, ReportingLedger):
+        return ()
+    problem = await asyncio.to_thread(handle.services.credentials.problem)
+    wrong_key = (Finding("store", "error", problem),) if problem else ()
+    return (*wrong_key, *findings(await ledger.report()))
 
 
 def _data_directory(place: Path) -> Sequence[Finding]:
