@@ -1,6 +1,8 @@
 """State that all servers of a cluster share: two real servers on one PostgreSQL."""
 
 import asyncio
+import re
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,8 @@ from holdfast.client.errors import ServerProblem
 from holdfast.client.server_address import ServerAddress
 from holdfast.config.credentials import Token
 from holdfast.config.sealed_documents import KeyFile, SharedTokens
+from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.messages import text_of
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
 from holdfast.server.web import web_app, web_auth
@@ -351,3 +355,63 @@ async def test_node_with_another_key_works_except_for_tokens_and_sign_ins(
     found = await b.client.doctor(workspace, "store")
     assert [item.severity for item in found.findings if "key file" in item.what] == ["error"]
     assert len([record for record in caplog.records if "key file" in record.message]) == 1
+
+
+# Outputs of commands
+
+
+def output_model() -> FixedModels:
+    """A model that runs a command with a long output, and views the file with it in the next prompt."""
+
+    def act(request: Any) -> Step:  # noqa: ANN401 - the request of a model
+        last = request.messages[-1]
+        if last.role != "user":
+            return Step((Say("done"),))
+        if text_of(last) == "make":
+            return Step((Call("bash", '{"command":"seq 1 20000"}'),))
+        results = [result.content for message in request.messages for result in message.tool_results]
+        path = re.findall(r" is in (/\S+\.txt)", " ".join(results))[-1]
+        return Step((Call("view", msgspec.json.encode({"file_path": path, "limit": 3}).decode()),))
+
+    return FixedModels(ScriptedModel(act))
+
+
+async def run_prompt(server: NodeServer, workspace: WorkspaceId, session: SessionId, prompt: str) -> list[str]:
+    """Send a prompt, wait for its end and return the results of all tool calls so far."""
+    known = len([item for item in await server.client.list_messages(workspace, session) if text_of(item) == "done"])
+    await server.client.send_prompt(workspace, AgentMessage(session, prompt, yolo=True))
+
+    async def is_over() -> bool:
+        messages = await server.client.list_messages(workspace, session)
+        answers = [message for message in messages if message.role == "assistant" and text_of(message) == "done"]
+        return len(answers) > known
+
+    await eventually(is_over, 10)
+    messages = await server.client.list_messages(workspace, session)
+    return [result.content for message in messages for result in message.tool_results]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_output_of_an_earlier_owner_is_shared_or_named_as_not_available(
+    cluster: Nodes, *, is_shared: bool
+) -> None:
+    directory = cluster.root / "volume"
+    directory.mkdir()
+    options = {"shared_dir": str(directory)} if is_shared else {}
+    a = await cluster.start("a", output_model(), **options)
+    workspace = await cluster.open(a)
+    session = (await a.client.create_session(workspace, "s")).id
+    (made,) = await run_prompt(a, workspace, session, "make")
+    assert (str(directory) in made) is is_shared
+    b = await cluster.start("b", output_model(), **options)
+    await cluster.open(b)
+    cluster.running.remove(a)
+    await a.stop()
+    if not is_shared:
+        shutil.rmtree(a.directory)
+    seen = (await run_prompt(b, workspace, session, "view"))[-1]
+    if is_shared:
+        assert "1|1" in seen
+        assert "3|3" in seen
+    else:
+        assert seen.startswith("This output was stored on the disk of the server that owned the workspace before")

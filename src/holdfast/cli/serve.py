@@ -151,6 +151,6 @@ def _serve(
         place=place,
         drain_timeout=seconds[1],
         token_file=os.path.abspath(os.path.expanduser(args.token_file)) if args.token_file else "",
-        shared_dir=os.path.abspath(os.path.expanduser(args.shared_dir)) if args.shared_dir else "",
+        shared_dir=os.path.realpath(os.path.expanduser(args.shared_dir)) if args.shared_dir else "",
     )
     uvloop.run(serve(options, listener=listener.socket))

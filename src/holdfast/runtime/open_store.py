@@ -72,19 +72,21 @@ class SharedState(msgspec.Struct, frozen=True):
     documents: "SharedDocuments"
     tokens: "SharedTokens | None" = None
     sign_ins: "SealedDocument | None" = None
+    directory: Path | None = None
+    """A directory on the volume of the place, for outputs of commands; without it they are on the server's own disk."""
 
     def problem(self) -> str:
         """Return why tokens and sign-ins cannot be used, or an empty string."""
         return "" if self.tokens is None else self.tokens.problem()
 
 
-async def open_shared_state(ledger: "PostgresLedger", key_file: str) -> SharedState:
+async def open_shared_state(ledger: "PostgresLedger", key_file: str, directory: Path | None = None) -> SharedState:
     """Read the documents of the store. Raises `StorageError`. A key file that cannot be used is logged."""
     from holdfast.storage.postgres.shared_documents import SharedDocuments  # noqa: PLC0415 - needs the extra
 
     documents = SharedDocuments(ledger.pool)
     await documents.refresh()
-    state = _with_key(documents, key_file)
+    state = msgspec.structs.replace(_with_key(documents, key_file), directory=directory)
     if problem := await asyncio.to_thread(state.problem):
         _log.error("%s", problem)
     return state

@@ -77,6 +77,8 @@ class ServerServices:
         self.data_dir = data_dir
         self.shared = shared
         self.documents: Documents = FILES if shared is None else shared.documents
+        self.output_root = (shared and shared.directory) or data_dir
+        """The directory below which outputs of commands are stored."""
         self.overrides = overrides or ServiceOverrides()
         self.guard = Guard()
         self.discovery = ModelDiscovery()

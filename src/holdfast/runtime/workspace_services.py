@@ -47,10 +47,12 @@ from holdfast.tools.bash import Bash, BashArguments
 from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.git.background_status import GitScan
 from holdfast.workspace.git.readonly_check import examined_git
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.jobs import JobLimits, Jobs
+from holdfast.workspace.process.output_capture import is_output_file
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.process.program_files import ProgramFiles
 from holdfast.workspace.process.shell_launch import Shell, command_environment
@@ -209,7 +211,8 @@ class WorkspaceServices:
         self.judge = PermissionCheck(self.configuration.snapshot, record.path, saved_rules, self._programs)
         grace = server.overrides.settings.grace
         self.jobs = Jobs(self.clock.now_ms, limits=JobLimits(grace=grace), on_busy=on_busy)
-        self.processes = Processes(server.guard, self.data_dir / "output", grace=grace)
+        self.output_directory = server.output_root / "workspaces" / record.id / "output"
+        self.processes = Processes(server.guard, self.output_directory, grace=grace)
         self.shell = Shell(self.processes, self._secrets)
         self.extensions = Extensions(self._extension_context())
         self.tools = self._tools()
@@ -298,7 +301,7 @@ class WorkspaceServices:
         try:
             async with asyncio.timeout(_SIGN_IN_SECONDS):
                 grace = server.overrides.settings.grace
-                unconfined = Shell(Processes(server.guard, self.data_dir / "output", grace=grace))
+                unconfined = Shell(Processes(server.guard, self.output_directory, grace=grace))
                 result = await unconfined.call(command, self.record.path, self.environment)
         except (TimeoutError, ToolError) as error:
             _log.warning("aws_auth_refresh did not succeed: %s", str(error) or "it took too long")
@@ -403,7 +406,8 @@ class WorkspaceServices:
             settings=lambda: self.settings.tools,
             # Called before each step, right after the model was looked up in the same settings.
             disabled=lambda: self.configuration.settings.options.disabled_tools,
-            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable_directories()),
+            readable=lambda: (str(self.output_directory), *self.extensions.skills.readable_directories()),
+            unavailable=self._unavailable,
             skill_at=self.extensions.skills.by_path,
             known_todos=self._todos,
             facts=self._describe_settings,
@@ -414,6 +418,16 @@ class WorkspaceServices:
             more=more,
         )
         return BuiltinTools(needs)
+
+    def _unavailable(self, path: str) -> str:
+        """Return why a file is not available: it is an output on the disk of an earlier owner of the workspace."""
+        is_output = self._server.shared is not None and is_output_file(path, self.record.id)
+        if not is_output or is_within(str(self.output_directory), path) or os.path.lexists(path):
+            return ""
+        return (
+            "This output was stored on the disk of the server that owned the workspace before, so it is not available "
+            "here. Run the command again if its output is needed."
+        )
 
     async def _todos(self, context: ToolContext) -> Sequence[Todo]:
         session = await self.ledger.session(self.record.id, context.session_id)
@@ -467,7 +481,11 @@ class WorkspaceServices:
 
     def _sandbox_policy(self) -> SandboxPolicy:
         settings, home = self.settings, self.environment.get("HOME", "")
-        own = (self._server.data_dir, self._server.overrides.socket, *self.configuration.locations.private_directories)
+        own = (
+            *dict.fromkeys((self._server.data_dir, self._server.output_root)),
+            self._server.overrides.socket,
+            *self.configuration.locations.private_directories,
+        )
         known = str(self.data_dir / "scratch"), settings.options.sandbox_network, tuple(map(str, filter(None, own)))
         return SandboxPolicy(self.record.path, *known, home=settings.sandbox, home_directory=home)
 

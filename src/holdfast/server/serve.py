@@ -176,7 +176,7 @@ async def serve(
         shared = None
         try:
             if ledger is not None:
-                shared = await _open_shared_state(ledger, storage.key_file)
+                shared = await _open_shared_state(ledger, storage.key_file, options)
                 own_options, _ = own_settings(options.data_dir, shared.documents)
             observers = Observers(own_options)
         except BaseException:
@@ -211,20 +211,38 @@ async def serve(
 async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> "PostgresLedger | None":
     """Return the store on PostgreSQL, or None for SQLite."""
     if address is None:
-        if options.place:
-            raise StoreMisconfigured("--label is for servers that share a store: also give --store postgresql://...")
+        for option, value in (("--label", options.place), ("--shared-dir", options.shared_dir)):
+            if value:
+                raise StoreMisconfigured(
+                    f"{option} is for servers that share a store: also give --store postgresql://..."
+                )
         return None
+    if options.shared_dir:
+        _check_shared_dir(options)
     # The module is needed only for PostgreSQL.
     from holdfast.runtime.open_store import open_postgres  # noqa: PLC0415
 
     return await open_postgres(options.data_dir, address, options.wait, options.place)
 
 
-async def _open_shared_state(ledger: "PostgresLedger", key_file: str) -> "SharedState":
+def _check_shared_dir(options: ServerOptions) -> None:
+    """Raise `StoreMisconfigured` if outputs cannot be stored in the directory."""
+    if not options.place:
+        raise StoreMisconfigured("--shared-dir is on a volume that servers share: also give --label place=NAME.")
+    if not os.path.isdir(options.shared_dir):
+        raise StoreMisconfigured(
+            f"--shared-dir {options.shared_dir} is not a directory: mount its volume, or create it."
+        )
+    if not os.access(options.shared_dir, os.W_OK | os.X_OK):
+        raise StoreMisconfigured(f"--shared-dir {options.shared_dir} cannot be written to: correct its owner or mode.")
+
+
+async def _open_shared_state(ledger: "PostgresLedger", key_file: str, options: ServerOptions) -> "SharedState":
     """Return the state that the servers of the cluster share beside the ledger."""
     from holdfast.runtime.open_store import open_shared_state  # noqa: PLC0415 - needed only for PostgreSQL
 
-    return await open_shared_state(ledger, key_file)
+    directory = Path(options.shared_dir) if options.shared_dir else None
+    return await open_shared_state(ledger, key_file, directory)
 
 
 async def _open_host(services: ServerServices, ledger: "PostgresLedger", options: ServerOptions) -> "WorkspaceHost":

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.atomic_files import replace_file
 from holdfast.config.configuration import ConfigSnapshot, Configuration
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import FileProblem, format_key, parse_key
@@ -337,14 +336,15 @@ async def needs_init(request: Request) -> ProjectInitStatus:
     description.
     """
     handle = request.handle
-    return ProjectInitStatus(
-        await asyncio.to_thread(_wants_start, _flag(handle), Path(handle.path), handle.services.settings.options)
-    )
+    if handle.services.configuration.documents.signature(_flag(handle)) is not None:
+        return ProjectInitStatus(False)
+    return ProjectInitStatus(await asyncio.to_thread(_wants_start, Path(handle.path), handle.services.settings.options))
 
 
 async def init_project(request: Request) -> None:
     """Record that initialization was offered, whatever the answer, so that it is not offered again."""
-    await asyncio.to_thread(replace_file, str(_flag(request.handle)), b"")
+    documents = request.services.configuration.documents
+    await asyncio.to_thread(documents.update, _flag(request.handle), lambda _: b"")
     request.services.notify_settings_changed()
 
 
@@ -353,19 +353,19 @@ async def init_prompt(request: Request) -> InitPrompt:
     return InitPrompt(_PROMPT.format(_instruction_file(request.services.settings.options)))
 
 
-def _flag(handle: WorkspaceHandle) -> Path:
-    """Return the marker file. It is in the data directory, because it does not belong in the project and outlives the
-    server.
+def _flag(handle: WorkspaceHandle) -> str:
+    """Return the marker document. It is beside the saved settings, because it does not belong in the project and
+    outlives the server.
     """
-    return handle.data_dir / "start-asked"
+    return handle.services.configuration.locations.saved_settings[1].removesuffix("config.json") + "start-asked"
 
 
 def _instruction_file(options: Options) -> str:
     return options.initialize_as or Options().initialize_as
 
 
-def _wants_start(flag: Path, directory: Path, options: Options) -> bool:
-    if os.path.exists(flag) or os.path.exists(directory / _instruction_file(options)):
+def _wants_start(directory: Path, options: Options) -> bool:
+    if os.path.exists(directory / _instruction_file(options)):
         return False
     return _has_files(directory) and not find_context_sources(directory, (), options.context_paths)
 
