@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from holdfast.client.client import Client
 from holdfast.client.errors import Unreachable
@@ -70,10 +71,10 @@ class Nodes:
         self.project = str(root / "project")
         Path(self.project).mkdir()
 
-    async def start(self, name: str, models: Models | None = None, **options: str) -> NodeServer:
+    async def start(self, name: str, models: Models | None = None, **options: object) -> NodeServer:
         """Start a server. `options` are more options of it; an empty `place` is its own disk."""
         directory = self.root / name
-        given = {"place": "shared", **options}
+        given: dict[str, Any] = {"place": "shared", **options}
         server = NodeServer(
             directory, ServerOptions(directory / "data", directory / "s", store=self.dsn, settings=QUICK, **given)
         )

@@ -1,6 +1,7 @@
 """State that all servers of a cluster share: two real servers on one PostgreSQL."""
 
 import asyncio
+import logging
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,10 +19,12 @@ from holdfast.client.errors import ServerProblem
 from holdfast.client.server_address import ServerAddress
 from holdfast.config.credentials import Token
 from holdfast.config.sealed_documents import KeyFile, SharedTokens
+from holdfast.domain.errors import StoreMisconfigured
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
+from holdfast.server.serve import ServerOptions, serve
 from holdfast.server.web import web_app, web_auth
 from holdfast.storage.postgres.connection_pool import Pool
 from holdfast.storage.postgres.shared_documents import SharedDocuments
@@ -415,3 +418,46 @@ async def test_output_of_an_earlier_owner_is_shared_or_named_as_not_available(
         assert "3|3" in seen
     else:
         assert seen.startswith("This output was stored on the disk of the server that owned the workspace before")
+
+
+# Options
+
+
+async def test_all_nodes_accept_one_token(cluster: Nodes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast.server")
+    file = private_file(tmp_path / "token", "t" * 44)
+    for name in ("a", "b"):
+        await cluster.start(name, token_file=str(file), tcp=("127.0.0.1", 0))
+    ports = [int(port) for port in re.findall(rf"listening at 127.0.0.1:(\d+); the token is in {file}", caplog.text)]
+    assert len(ports) == 2
+    for port in ports:
+        for token, status in (("t" * 44, 200), ("w" * 44, 401)):
+            lines = [f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {token}"]
+            address = ServerAddress(host="127.0.0.1", port=port)
+            assert (await exchange(address, raw_request("/v1/version", headers=lines))).status == status
+    assert "tttt" not in caplog.text
+    assert not (cluster.root / "a" / "data" / "token").exists()
+
+
+def private_file(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"token_file": "/nowhere/token"}, "The token file /nowhere/token does not exist"),
+        ({"shared_dir": "/tmp", "place": ""}, "--shared-dir is on a volume that servers share: also give --label"),
+        ({"shared_dir": "/nowhere"}, "--shared-dir /nowhere is not a directory: mount its volume"),
+        ({"shared_dir": "/tmp", "store": "", "place": ""}, "--shared-dir is for servers that share a store"),
+    ],
+)
+async def test_option_that_cannot_be_used_is_one_sentence(
+    tmp_path: Path, options: dict[str, str], sentence: str
+) -> None:
+    """Before the store is connected: nothing answers at this address."""
+    given = {"store": "postgresql:///d?host=/nowhere", "place": "p", **options}
+    with pytest.raises(StoreMisconfigured, match=re.escape(sentence)):
+        await serve(ServerOptions(tmp_path / "data", tmp_path / "s", wait=0, **given))
