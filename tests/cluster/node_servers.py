@@ -71,14 +71,18 @@ class Nodes:
         self.project = str(root / "project")
         Path(self.project).mkdir()
 
-    async def start(self, name: str, models: Models | None = None, **options: object) -> NodeServer:
-        """Start a server. `options` are more options of it; an empty `place` is its own disk."""
+    async def start(
+        self, name: str, models: Models | None = None, *, selects: bool = False, **options: object
+    ) -> NodeServer:
+        """Start a server. `selects`: the settings select its models. `options` are more options of it; an empty `place`
+        is its own disk.
+        """
         directory = self.root / name
         given: dict[str, Any] = {"place": "shared", **options}
         server = NodeServer(
             directory, ServerOptions(directory / "data", directory / "s", store=self.dsn, settings=QUICK, **given)
         )
-        await server.start(models or FixedModels(EchoModel()))
+        await server.start(None if selects else models or FixedModels(EchoModel()))
         self.running.append(server)
         return server
 

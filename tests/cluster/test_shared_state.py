@@ -20,7 +20,7 @@ from holdfast.client.server_address import ServerAddress
 from holdfast.config.credentials import Token
 from holdfast.config.sealed_documents import KeyFile, SharedTokens
 from holdfast.domain.errors import StoreMisconfigured
-from holdfast.domain.ids import SessionId, WorkspaceId
+from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import text_of
 from holdfast.protocol.bodies import AgentMessage
 from holdfast.providers.scripted_model import Call, Say, ScriptedModel, Step
@@ -29,6 +29,9 @@ from holdfast.server.web import web_app, web_auth
 from holdfast.storage.postgres.connection_pool import Pool
 from holdfast.storage.postgres.shared_documents import SharedDocuments
 from holdfast.testing.harness import FixedModels
+from model_server.script import Reply
+from model_server.script import Say as ModelSay
+from model_server.server import ModelServer
 from server.helpers import RawStream, exchange, raw_request
 
 VISIBLE_SECONDS = 2.5
@@ -461,3 +464,73 @@ async def test_option_that_cannot_be_used_is_one_sentence(
     given = {"store": "postgresql:///d?host=/nowhere", "place": "p", **options}
     with pytest.raises(StoreMisconfigured, match=re.escape(sentence)):
         await serve(ServerOptions(tmp_path / "data", tmp_path / "s", wait=0, **given))
+
+
+# Keys
+
+
+@pytest.fixture
+async def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ModelServer]:
+    """A provider that the settings of all servers name; its key is a variable of the client."""
+    async with ModelServer([Reply((ModelSay("from the provider"),))]) as server:
+        settings = tmp_path / "config" / "holdfast" / "config.toml"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(
+            f"[providers.mine]\ntype = 'openai-compat'\nbase_url = '{server.base_url()}'\n"
+            "api_key = '$MINE_KEY'\nmodels = [{ id = 'm' }]\n[options]\ndisable_default_providers = true\n"
+        )
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        yield server
+
+
+async def outcome(server: NodeServer, workspace: WorkspaceId, run: RunId) -> str:
+    found = await server.client.get_run(workspace, run)
+    return found.outcome or found.state
+
+
+async def wait_for_outcome(server: NodeServer, workspace: WorkspaceId, run: RunId, expected: str) -> None:
+    async def is_reached() -> bool:
+        return await outcome(server, workspace, run) == expected
+
+    await eventually(is_reached, 10)
+
+
+@pytest.mark.parametrize("is_chosen", [True, False])
+@pytest.mark.parametrize("remedy", ["key", "takeover", "cancel"])
+async def test_run_waits_at_a_node_without_a_key(
+    cluster: Nodes, provider: ModelServer, caplog: pytest.LogCaptureFixture, *, remedy: str, is_chosen: bool
+) -> None:
+    """Without a selected model, the scripted tour does not answer in the place of the model of another node."""
+    a = await cluster.start("a", selects=True)
+    workspace = (await a.client.create_workspace(cluster.project, env=("MINE_KEY=k",))).id
+    session = (await a.client.create_session(workspace, "s")).id
+    if is_chosen:
+        await a.client.config_set(workspace, "models.large", {"model": "m", "provider": "mine"})
+    first = await a.client.send_prompt(workspace, AgentMessage(session, "one"))
+    await wait_for_outcome(a, workspace, first.run_id, "completed")
+    cluster.running.remove(a)
+    await a.stop()
+    b = await cluster.start("b", selects=True)
+    await b.client.create_workspace(cluster.project)
+    second = await b.client.send_prompt(workspace, AgentMessage(session, "two", require_model=not is_chosen))
+
+    async def is_waiting() -> bool:
+        return "The run waits until this server has a model" in caplog.text
+
+    await eventually(is_waiting)
+    assert await outcome(b, workspace, second.run_id) in ("accepted", "waiting")
+    assert len([item for item in caplog.records if "The run waits" in item.message]) == 1
+    if remedy == "cancel":
+        await b.client.cancel_run(workspace, second.run_id)
+        await wait_for_outcome(b, workspace, second.run_id, "cancelled")
+        return
+    if remedy == "key":
+        await b.client.create_workspace(cluster.project, env=("MINE_KEY=k",))
+        await wait_for_outcome(b, workspace, second.run_id, "completed")
+    else:
+        c = await cluster.start("c", selects=True)
+        await c.client.create_workspace(cluster.project, env=("MINE_KEY=k",))
+        cluster.running.remove(b)
+        await b.stop()
+        await wait_for_outcome(c, workspace, second.run_id, "completed")
+    assert [request.headers["authorization"] for request in provider.requests[:1]] == ["Bearer k"]

@@ -19,6 +19,7 @@ from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import FileProblem
 from holdfast.config.saved_settings import ConfigStore
+from holdfast.domain.documents import STORE_PREFIX
 from holdfast.domain.errors import HoldfastError, NoUsableModel, ToolError
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, ConfigChanged, ConfigChangedEvent, LiveEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
@@ -66,7 +67,11 @@ _SIGN_IN_SECONDS = 300.0
 """Limit of the command that renews a machine's own credentials: the user may have to confirm in a browser."""
 CLOSE_SECONDS = 15.0
 """Limit for closing one part of a workspace."""
-_MODEL_WAIT_SECONDS = 5.0
+_MODEL_WAIT_SECONDS = 1.0
+_MODEL_NOTICE_SECONDS = 60.0
+"""Time until clients are notified again that runs wait for a model: another one may be attached by then."""
+_MODEL_USED = f"{STORE_PREFIX}model-used"
+"""A document that exists once a server of the cluster has used a model."""
 _READ_ONLY_TOOLS = frozenset({"glob", "grep", "ls", "view"})
 _LSP_TOOLS = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
 
@@ -218,6 +223,9 @@ class WorkspaceServices:
         self.tools = self._tools()
         self.await_tools: Callable[[], Awaitable[None]] | None = None
         """Returns once tools may act; None if they always may. Set for a workspace that a node of a cluster owns."""
+        self._missing_model = ("", 0.0)
+        """The reason of the last notice that runs wait for a model, and the time until which it is not repeated."""
+        self._has_noted_model = False
         self._tasks = TaskOwner()
         self._sandbox: Sandbox | None = None
         self._earlier_sandbox: Sandbox | None = None
@@ -282,7 +290,9 @@ class WorkspaceServices:
 
     def _select_models(self) -> SelectedModels:
         sources = model_sources(self.configuration, self.credentials, self._server.data_dir)
-        sources = msgspec.structs.replace(sources, new_token=self._new_token, sign_in=self._sign_in)
+        sources = msgspec.structs.replace(
+            sources, new_token=self._new_token, sign_in=self._sign_in, on_use=self._note_model
+        )
         return SelectedModels(sources, self._server.discovery)
 
     async def _new_token(self, provider: str, used: str) -> str | None:
@@ -372,14 +382,38 @@ class WorkspaceServices:
             named_model=None if self.selected_models is None else self.selected_models.named,
             await_tools=self.await_tools,
             await_model=None if self.await_tools is None else self._await_model,
+            may_fall_back=self._may_fall_back,
         )
 
     async def _await_model(self, error: NoUsableModel) -> None:
         """Wait a moment if no model can be used. Keys belong to a node, and a client or an operator may still supply
         one; the run must not fail because it was taken over by a node without.
         """
-        self.publish(AgentEvent(Change("created", AgentNotice("error", error=f"{error} The run waits for one."))))
+        now, text = asyncio.get_running_loop().time(), str(error)
+        if self._missing_model[0] != text or now > self._missing_model[1]:
+            self._missing_model = text, now + _MODEL_NOTICE_SECONDS
+            notice = f"{text} The run waits until this server has a model, or another server takes over the workspace."
+            _log.warning("%s: %s", self.record.path, notice)
+            self.publish(AgentEvent(Change("created", AgentNotice("error", error=notice))))
         await asyncio.sleep(_MODEL_WAIT_SECONDS)
+
+    def _may_fall_back(self) -> bool:
+        """Return whether the scripted tour may answer: in a cluster only until any server has used a model, because a
+        server without a key must not answer in its place.
+        """
+        return self._server.shared is None or self._server.documents.signature(_MODEL_USED) is None
+
+    def _note_model(self) -> None:
+        """Record that this cluster uses models. Once for the cluster."""
+        if self._server.shared is not None and not self._has_noted_model and self._may_fall_back():
+            self._has_noted_model = True
+            self._tasks.start(self._store_model_used(), name="model used")
+
+    async def _store_model_used(self) -> None:
+        try:
+            await asyncio.to_thread(self._server.documents.update, _MODEL_USED, lambda _: b"1")
+        except HoldfastError:
+            self._has_noted_model = False
 
     def _context_loader(self) -> ContextLoader:
         return context_loader(
