@@ -40,7 +40,7 @@ class NodeServer:
         self.client = await self._stack.enter_async_context(Client(address, seconds=_TIMEOUT))
         async with asyncio.timeout(_TIMEOUT):
             while not await self._answers():  # noqa: ASYNC110 - a condition of another server
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
 
     async def stop(self) -> None:
         """Let it leave the cluster and end."""

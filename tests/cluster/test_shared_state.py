@@ -4,10 +4,12 @@ import asyncio
 import logging
 import re
 import shutil
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 from urllib.parse import parse_qs
 
 import asyncpg
@@ -52,7 +54,7 @@ async def pair(cluster: Nodes) -> tuple[NodeServer, NodeServer]:
 async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = VISIBLE_SECONDS) -> None:
     async with asyncio.timeout(seconds):
         while not await holds():  # noqa: ASYNC110 - a condition of another server
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0)
 
 
 async def rows(cluster: Nodes) -> bytes:
@@ -80,13 +82,13 @@ async def test_setting_of_one_node_is_seen_by_all(
     assert await shown(a) == 77, "read your writes"
 
     async def at_b() -> bool:
-        return await shown(b) == 77
+        return bool(await shown(b) == 77)
 
     await eventually(at_b)
     await b.client.config_remove(workspace, "options.ask_timeout", scope=scope)
 
     async def gone_at_a() -> bool:
-        return await shown(a) != 77
+        return bool(await shown(a) != 77)
 
     await eventually(gone_at_a)
     assert not (a.directory / "data" / "config.json").exists()
@@ -105,7 +107,7 @@ async def test_concurrent_changes_at_two_nodes_are_all_kept(
     for server in pair:
 
         async def all_are_there(server: NodeServer = server) -> bool:
-            return (await server.client.get_config(workspace)).get("env", {}).keys() == set(names)
+            return set((await server.client.get_config(workspace)).get("env", {})) == set(names)
 
         await eventually(all_are_there)
 
@@ -142,7 +144,7 @@ async def test_rule_that_a_client_of_another_node_allows_always_is_saved_once_fo
 async def test_project_that_is_trusted_at_one_node_is_trusted_at_all(
     cluster: Nodes, pair: tuple[NodeServer, NodeServer]
 ) -> None:
-    (Path(cluster.project) / "holdfast.toml").write_text("[mcp.m]\ncommand = 'true'\ndisabled = true\n")
+    write_project_settings(cluster)
     a, b = pair
     workspace = await cluster.open(a)
     await cluster.open(b)
@@ -234,12 +236,13 @@ async def test_browser_that_signed_in_at_one_node_is_signed_in_at_all_until_it_s
     status, page = await page_request(ports[0], "/v1/web/exchange", {"code": links[0].code})
     assert status == 200
 
+    page_at_b: dict[str, str] = {}
+
     async def returned() -> bool:
-        nonlocal page_at_b
-        status, page_at_b = await return_at(ports[1], page)
+        status, credentials = await return_at(ports[1], page)
+        page_at_b.update(credentials)
         return status == 200
 
-    page_at_b: dict[str, str] = {}
     await eventually(returned)
     for port, token in zip(ports, (page["token"], page_at_b["token"]), strict=True):
         assert (await page_request(port, "/v1/version", None, token, "GET"))[0] == 200
@@ -403,7 +406,7 @@ async def test_output_of_an_earlier_owner_is_shared_or_named_as_not_available(
 ) -> None:
     directory = cluster.root / "volume"
     directory.mkdir()
-    options = {"shared_dir": str(directory)} if is_shared else {}
+    options: dict[str, Any] = {"shared_dir": str(directory)} if is_shared else {}
     a = await cluster.start("a", output_model(), **options)
     workspace = await cluster.open(a)
     session = (await a.client.create_session(workspace, "s")).id
@@ -461,7 +464,7 @@ async def test_option_that_cannot_be_used_is_one_sentence(
     tmp_path: Path, options: dict[str, str], sentence: str
 ) -> None:
     """Before the store is connected: nothing answers at this address."""
-    given = {"store": "postgresql:///d?host=/nowhere", "place": "p", **options}
+    given: dict[str, Any] = {"store": "postgresql:///d?host=/nowhere", "place": "p", **options}
     with pytest.raises(StoreMisconfigured, match=re.escape(sentence)):
         await serve(ServerOptions(tmp_path / "data", tmp_path / "s", wait=0, **given))
 
@@ -472,7 +475,7 @@ async def test_option_that_cannot_be_used_is_one_sentence(
 @pytest.fixture
 async def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ModelServer]:
     """A provider that the settings of all servers name; its key is a variable of the client."""
-    async with ModelServer([Reply((ModelSay("from the provider"),))]) as server:
+    async with ModelServer([Reply((ModelSay(("from the provider",)),))]) as server:
         settings = tmp_path / "config" / "holdfast" / "config.toml"
         settings.parent.mkdir(parents=True)
         settings.write_text(
@@ -534,3 +537,50 @@ async def test_run_waits_at_a_node_without_a_key(
         await b.stop()
         await wait_for_outcome(c, workspace, second.run_id, "completed")
     assert [request.headers["authorization"] for request in provider.requests[:1]] == ["Bearer k"]
+
+
+# Commands without a server
+
+
+async def test_commands_read_and_change_what_the_cluster_shares(
+    cluster: Nodes, pair: tuple[NodeServer, NodeServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_project_settings(cluster)
+    workspace = await cluster.open(pair[0])
+    await pair[0].client.config_set(workspace, "options.max_steps", 7, scope=1)
+    for dsn in ("postgresql://nobody:hidden@127.0.0.1:1/none", cluster.dsn):
+        monkeypatch.setenv("HOLDFAST_STORE", dsn)
+        code, output = await command("config", "get", "options.max_steps", "--cwd", cluster.project)
+        if "hidden" in dsn:
+            assert code == 4
+            assert "Error: PostgreSQL cannot be reached (none at 127.0.0.1:1" in output
+            assert "hidden" not in output
+            assert "Traceback" not in output
+    assert (code, output.strip()) == (0, "7")
+    assert await command("trust", "--yes", cluster.project) == (0, ANY)
+
+    async def is_trusted() -> bool:
+        return (await pair[1].client.get_trust(workspace)).trusted
+
+    await eventually(is_trusted)
+    assert await command("trust", "--revoke", cluster.project) == (0, ANY)
+
+    async def is_revoked() -> bool:
+        return not await is_trusted()
+
+    await eventually(is_revoked)
+
+
+def write_project_settings(cluster: Nodes) -> None:
+    (Path(cluster.project) / "holdfast.toml").write_text("[mcp.m]\ncommand = 'true'\ndisabled = true\n")
+
+
+async def command(*arguments: str) -> tuple[int, str]:
+    """Run a command in a process. Return its exit code and its output."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "holdfast", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()

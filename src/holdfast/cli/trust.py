@@ -51,7 +51,7 @@ def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_d
     if only_shows + revoke + yes > 1:
         raise click.UsageError("--show, --revoke and --yes cannot be combined.")
     with report_errors():
-        configuration = load_configuration(os.path.realpath(directory), data_dir)
+        configuration = load_configuration(os.path.realpath(directory), data_dir, with_store=True)
         if revoke:
             _revoke(configuration)
         else:

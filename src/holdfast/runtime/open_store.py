@@ -7,10 +7,12 @@ import asyncio
 import logging
 import os
 import secrets
+import threading
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.config.sealed_documents import SealedDocument, SharedTokens
     from holdfast.runtime.server_services import ServerServices
     from holdfast.runtime.workspace_host import WorkspaceHost
+    from holdfast.storage.postgres.connection_pool import Pool
     from holdfast.storage.postgres.copy_sqlite import Copied
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger
     from holdfast.storage.postgres.shared_documents import SharedDocuments
@@ -38,6 +41,7 @@ __all__ = [
     "PLACE_FILE",
     "ServerLedger",
     "SharedState",
+    "StoreReader",
     "copy_to_postgres",
     "open_host",
     "open_postgres",
@@ -49,6 +53,7 @@ __all__ = [
 PLACE_FILE = "place"
 """The file of the id of the place: the disks that are reached from this data directory."""
 _log = logging.getLogger("holdfast.server")
+T = TypeVar("T")
 
 
 class ServerLedger(Ledger, Protocol):
@@ -100,6 +105,59 @@ def _with_key(documents: "SharedDocuments", key_file: str) -> SharedState:
 
     key = KeyFile(os.path.expanduser(key_file))
     return SharedState(documents, SharedTokens(documents, key), SealedDocument(documents, "sign-ins", key))
+
+
+class StoreReader:
+    """The documents of a store for a command, without a server. Their connections have an event loop in a thread.
+
+    The schema is not changed: servers of an earlier version may use it. Raises `StoreUnreachable` or
+    `StoreMisconfigured`.
+    """
+
+    def __init__(self, address: StoreAddress) -> None:
+        _require_asyncpg()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="store")
+        self._thread.start()
+        self._pool: Pool | None = None
+        try:
+            self.documents = self._run(self._open(address))
+        except BaseException:
+            self.close()
+            raise
+
+    def workspace_id(self, directory: str) -> str:
+        """Return the id of the workspace of a directory; empty if there is none, or one at each of several places."""
+        assert self._pool is not None
+        statement = "SELECT id FROM holdfast.workspaces WHERE path = $1"
+        rows = self._run(self._pool.fetch(statement, os.fsencode(directory)))
+        return str(rows[0]["id"]) if len(rows) == 1 else ""
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._pool is not None:
+            self._run(self._pool.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _open(self, address: StoreAddress) -> "SharedDocuments":
+        from holdfast.storage.postgres.connection_pool import Pool  # noqa: PLC0415 - needs the extra
+        from holdfast.storage.postgres.open_store import connect_options, raise_store_error  # noqa: PLC0415
+        from holdfast.storage.postgres.shared_documents import SharedDocuments  # noqa: PLC0415 - needs the extra
+
+        pool = Pool(connect_options(address), address.shown)
+        try:
+            await pool.open()
+        except Exception as error:
+            raise_store_error(address, error)
+        self._pool = pool
+        documents = SharedDocuments(pool)
+        await documents.refresh()
+        return documents
 
 
 async def open_postgres(data_dir: Path, address: StoreAddress, wait: float, label: str = "") -> "PostgresLedger":

@@ -186,28 +186,14 @@ class WorkspaceServices:
         self.data_dir = server.data_dir / "workspaces" / record.id
         self.spawn = GuardedSpawn(server.guard)
         self.git_scan = GitScan(server.git, self.spawn, record.path, environment or os.environ)
-        # Files that count as the user's own may run commands, so the environment of the server locates them.
-        shared = server.shared
-        locations = locate_settings(
-            record.path,
-            os.environ,
-            data_dir=str(server.data_dir),
-            workspace_id=record.id,
-            is_shared=shared is not None,
-        )
-        self.configuration = Configuration(
-            locations,
-            environment or os.environ,
-            run=Substitution(self.spawn),
-            on_change=self._settings_changed,
-            documents=server.documents,
-        )
+        self.configuration = self._configuration(server)
+        locations = self.configuration.locations
         self._engine_settings: tuple[Options, EngineSettings] | None = None
         self._settings_version = 0
         self._logged_problems: frozenset[FileProblem] = frozenset()
         self._log_problems()
         self.config_store = ConfigStore(*locations.saved_settings, server.documents, keys_file=locations.keys_file)
-        tokens = None if shared is None else shared.tokens
+        tokens = None if server.shared is None else server.shared.tokens
         self.credentials = Credentials(locations.credentials_file, os.environ, tokens=tokens)
         self.token_refresher = TokenRefresher(self.credentials)
         self.selected_models = self._select_models() if server.overrides.models is None else None
@@ -229,6 +215,23 @@ class WorkspaceServices:
         self._tasks = TaskOwner()
         self._sandbox: Sandbox | None = None
         self._earlier_sandbox: Sandbox | None = None
+
+    def _configuration(self, server: ServerServices) -> Configuration:
+        # Files that count as the user's own may run commands, so the environment of the server locates them.
+        locations = locate_settings(
+            self.record.path,
+            os.environ,
+            data_dir=str(server.data_dir),
+            workspace_id=self.record.id,
+            is_shared=server.shared is not None,
+        )
+        return Configuration(
+            locations,
+            self.environment or os.environ,
+            run=Substitution(self.spawn),
+            on_change=self._settings_changed,
+            documents=server.documents,
+        )
 
     def start(self) -> None:
         """Start the extensions and the first scan of the work tree, in the background."""

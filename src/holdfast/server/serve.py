@@ -173,16 +173,10 @@ async def serve(
         sockets = [listener]
         guard = None
         ledger = await _open_ledger(options, address)
-        shared = None
-        try:
-            if ledger is not None:
-                shared = await _open_shared_state(ledger, storage.key_file, options)
-                own_options, _ = own_settings(options.data_dir, shared.documents)
-            observers = Observers(own_options)
-        except BaseException:
-            if ledger is not None:
-                await ledger.close()
-            raise
+        shared = await _open_shared_state(ledger, storage.key_file, options) if ledger is not None else None
+        if shared is not None:
+            own_options, _ = own_settings(options.data_dir, shared.documents)
+        observers = Observers(own_options)
         stack.callback(observers.close)
         overrides = ServiceOverrides(options.settings, models, observe=observers.observe, socket=options.socket)
         services = ServerServices(options.data_dir, overrides, ledger=ledger, shared=shared)
@@ -242,7 +236,11 @@ async def _open_shared_state(ledger: "PostgresLedger", key_file: str, options: S
     from holdfast.runtime.open_store import open_shared_state  # noqa: PLC0415 - needed only for PostgreSQL
 
     directory = Path(options.shared_dir) if options.shared_dir else None
-    return await open_shared_state(ledger, key_file, directory)
+    try:
+        return await open_shared_state(ledger, key_file, directory)
+    except BaseException:
+        await ledger.close()
+        raise
 
 
 async def _open_host(services: ServerServices, ledger: "PostgresLedger", options: ServerOptions) -> "WorkspaceHost":
