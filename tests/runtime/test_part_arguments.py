@@ -74,7 +74,10 @@ PARTS: dict[str, dict[str, Row]] = {
     },
     "TokenRefresher": {"credentials": lambda f, value: value is f.services.credentials},
     "SelectedModels": {
-        "inputs": lambda f, value: (value.new_token, value.sign_in) == (f.services._new_token, f.services._sign_in),
+        "inputs": lambda f, value: (
+            (value.new_token, value.sign_in, value.on_use)
+            == (f.services._new_token, f.services._sign_in, f.services._note_model)
+        ),
         "discovery": lambda f, value: value is f.server.discovery,
     },
     "ProgramFiles": {"search_path": lambda f, value: "/bin" in value().split(":")},
@@ -116,6 +119,7 @@ PARTS: dict[str, dict[str, Row]] = {
         "settings": lambda f, value: value() is f.services.settings.tools and value().ls["max_items"] == 3,
         "disabled": lambda f, value: [*value()] == ["ls"],
         "readable": lambda f, value: value()[0] == str(f.services.data_dir / "output"),
+        "unavailable": lambda f, value: value == f.services._unavailable,
         "skill_at": lambda f, value: value == f.services.extensions.skills.by_path,
         "known_todos": lambda f, value: value == f.services._todos,
         "facts": lambda f, value: value == f.services._describe_settings,
