@@ -18,9 +18,11 @@ from postgres_server import new_database
 from scratch import scratch_directory
 from server.helpers import QUICK, EchoModel
 
-__all__ = ["NodeServer", "Nodes", "nodes"]
+__all__ = ["POLL_SECONDS", "NodeServer", "Nodes", "nodes"]
 
 _TIMEOUT = 20.0
+POLL_SECONDS = 0.02
+"""Interval at which a condition of another server is tested."""
 
 
 class NodeServer:
@@ -40,7 +42,7 @@ class NodeServer:
         self.client = await self._stack.enter_async_context(Client(address, seconds=_TIMEOUT))
         async with asyncio.timeout(_TIMEOUT):
             while not await self._answers():  # noqa: ASYNC110 - a condition of another server
-                await asyncio.sleep(0)
+                await asyncio.sleep(POLL_SECONDS)
 
     async def stop(self) -> None:
         """Let it leave the cluster and end."""

@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from cluster.node_servers import Nodes, NodeServer, nodes
+from cluster.node_servers import POLL_SECONDS, Nodes, NodeServer, nodes
 from holdfast.client.errors import ServerProblem
 from holdfast.client.server_address import ServerAddress
 from holdfast.config.credentials import Token
@@ -55,7 +55,8 @@ async def pair(cluster: Nodes) -> tuple[NodeServer, NodeServer]:
 async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = VISIBLE_SECONDS) -> None:
     async with asyncio.timeout(seconds):
         while not await holds():  # noqa: ASYNC110 - a condition of another server
-            await asyncio.sleep(0)
+            # Threads need the interpreter lock that a loop without a pause would keep.
+            await asyncio.sleep(POLL_SECONDS)
 
 
 async def rows(cluster: Nodes) -> bytes:
@@ -503,16 +504,25 @@ async def wait_for_outcome(server: NodeServer, workspace: WorkspaceId, run: RunI
     await eventually(is_reached, 10)
 
 
-@pytest.mark.parametrize("is_chosen", [True, False])
-@pytest.mark.parametrize("remedy", ["key", "takeover", "cancel"])
+@pytest.mark.parametrize(
+    ("remedy", "model"),
+    [
+        ("key", "chosen"),
+        ("key", "open"),
+        ("key", "required"),
+        ("takeover", "chosen"),
+        ("takeover", "open"),
+        ("cancel", "open"),
+    ],
+)
 async def test_run_waits_at_a_node_without_a_key(
-    cluster: Nodes, provider: ModelServer, caplog: pytest.LogCaptureFixture, *, remedy: str, is_chosen: bool
+    cluster: Nodes, provider: ModelServer, caplog: pytest.LogCaptureFixture, remedy: str, model: str
 ) -> None:
     """Without a selected model, the scripted tour does not answer in the place of the model of another node."""
     a = await cluster.start("a", selects=True)
     workspace = (await a.client.create_workspace(cluster.project, env=("MINE_KEY=k",))).id
     session = (await a.client.create_session(workspace, "s")).id
-    if is_chosen:
+    if model == "chosen":
         await a.client.config_set(workspace, "models.large", {"model": "m", "provider": "mine"})
     first = await a.client.send_prompt(workspace, AgentMessage(session, "one"))
     await wait_for_outcome(a, workspace, first.run_id, "completed")
@@ -520,12 +530,12 @@ async def test_run_waits_at_a_node_without_a_key(
     await a.stop()
     b = await cluster.start("b", selects=True)
     await b.client.create_workspace(cluster.project)
-    second = await b.client.send_prompt(workspace, AgentMessage(session, "two", require_model=not is_chosen))
+    second = await b.client.send_prompt(workspace, AgentMessage(session, "two", require_model=model == "required"))
 
     async def is_waiting() -> bool:
         return "The run waits until this server has a model" in caplog.text
 
-    await eventually(is_waiting)
+    await eventually(is_waiting, 10)
     assert await outcome(b, workspace, second.run_id) in ("accepted", "waiting")
     assert len([item for item in caplog.records if "The run waits" in item.message]) == 1
     if remedy == "cancel":

@@ -132,6 +132,7 @@ class NotificationSender:
         self._are_deltas_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskOwner()
+        self._is_running = False
         self.lost = 0
         """Number of statements that failed. What they carried is found by the polls of the readers."""
 
@@ -186,10 +187,18 @@ class NotificationSender:
         self._start()
 
     def _start(self) -> None:
-        if not len(self._tasks):
+        # Not the number of tasks: one that has just ended is counted for another iteration of the loop.
+        if not self._is_running:
+            self._is_running = True
             self._tasks.start(self._run(), name="cluster: notifications")
 
     async def _run(self) -> None:
+        try:
+            await self._send_all()
+        finally:
+            self._is_running = False
+
+    async def _send_all(self) -> None:
         while self._wakeups or self._are_deltas_due:
             notifications, self._wakeups = list(self._wakeups), {}
             if self._are_deltas_due:

@@ -96,7 +96,7 @@ class NodeWorkspace:
         """The epoch under which it is open."""
         self._bus: Bus | None = None
         self._services: WorkspaceServices | None = None
-        self._is_started = self._is_handing_over = self._is_attached = False
+        self._is_started = self._is_handing_over = self._is_attached = self._is_settling = False
         self._tasks = TaskOwner()
         self._endings = TaskOwner()
         self._waiting: list[asyncio.Future[None]] = []
@@ -131,7 +131,9 @@ class NodeWorkspace:
 
     def update(self) -> None:
         """Bring what is open in line with `grant` and `is_used`."""
-        if not len(self._tasks):
+        # Not the number of tasks: one that has just ended is counted for another iteration of the loop.
+        if not self._is_settling:
+            self._is_settling = True
             self._tasks.start(self._settle(), name=f"workspace {self.id}")
 
     def apply_state(self, owner: OwnerInfo | None, clients: Mapping[str, int], newest: int) -> None:
@@ -215,6 +217,12 @@ class NodeWorkspace:
         return self.is_used == (self.opened is not None)
 
     async def _settle(self) -> None:
+        try:
+            await self._take_steps()
+        finally:
+            self._is_settling = False
+
+    async def _take_steps(self) -> None:
         while not self._is_settled():
             try:
                 await self._step()
