@@ -40,7 +40,7 @@ _SETTINGS = {
 }
 """Settings of a server for tests. Its files are in memory, so that a sync costs little although it is done."""
 
-_HBA = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+_HBA = "local all,replication all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 
 def binaries() -> Path:

@@ -2,12 +2,14 @@
 reported, and the exit code.
 """
 
+import json
 import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cli.fake_server import LOCATION, FakeServer, event
@@ -15,8 +17,10 @@ from client.scripted_server import session_event
 from holdfast.cli import attach, server_connection
 from holdfast.cli import server as server_command
 from holdfast.cli.common import CommandError
+from holdfast.cli.console import run_output
 from holdfast.cli.run_client import run_command
 from holdfast.cli.run_client.run_arg_parser import RunArgs
+from holdfast.cli.run_client.run_events import RunEvents
 from holdfast.cli.run_client.run_follow import RunFollower, ServerGone
 from holdfast.cli.run_client.run_lookup import recorded_directory, recorded_runs
 from holdfast.cli.server_connection import FROM_NOW, ServerConnection
@@ -38,11 +42,12 @@ from holdfast.domain.events import (
     GapEvent,
     MessageEvent,
     RunComplete,
+    RunCompleteEvent,
     SessionEvent,
 )
 from holdfast.domain.ids import MessageId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Finish, FinishPart, Message, Text, TextPart
-from holdfast.domain.runs import Outcome
+from holdfast.domain.runs import Outcome, Run
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 
 S = SessionId("s")
@@ -325,6 +330,51 @@ def test_exit_code_and_record_of_each_end(
     assert recorded_directory(str(tmp_path), "r") == ("/here" if is_recorded else None)
     if isinstance(end, ServerGone):
         assert capfd.readouterr().err == "holdfast: gone\n"
+
+
+START = event(GapEvent(Gap(10, 1, 1)))
+END = event(
+    RunCompleteEvent(Change("updated", RunComplete(S, MessageId("m2"), RunId("r"), "completed", text="hi"))), 14
+)
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize(
+    ("first", "since"),
+    [
+        ([START, ConnectionLost()], 10),
+        ([START, message("m0", 11), message("m1", 12), ConnectionLost()], 12),
+        # No position was received: the stream begins with the run, which was accepted with number 11.
+        ([ConnectionLost()], 10),
+    ],
+)
+def test_every_event_of_a_run_is_printed_across_a_lost_connection(
+    first: list[Any], since: int, has_ended: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """R6. The run may end before the stream is resumed. Then its last events are read nevertheless, unless the command
+    has no position: the stored end is sufficient.
+    """
+    server = FakeServer(monkeypatch)
+    known = Run(RunId("r"), S, "active", "queue", 1, number=11, message_id=MessageId("m2"))
+    if has_ended:
+        known = msgspec.structs.replace(known, state="ended", outcome="completed")
+    server.answers |= {"GET W/runs/r": known, "GET W/sessions/s/messages": (200, [response("m2", "hi")])}
+    log = [message("m0", 11), message("m1", 12), message("m2", 13), END]
+    server.streams = [first, [item for item in log if item.number is not None and item.number > since]]
+    connection = server.connection()
+    output = run_output.RunOutput("json", is_quiet=True)
+    signals: Any = SimpleNamespace(
+        stops=0, wake=0, is_hung_up=False, drain=lambda: None, wait=lambda _: None, confirm_cancel=lambda: None
+    )
+    follower = RunFollower(connection, signals, output, RunEvents(RunId("r"), S, output))
+    end = follower.run(connection.stream(FROM_NOW), None, may_be_old=False)
+    assert (end.outcome, end.text) == ("completed", "hi")
+    printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    if first[0] is START or not has_ended:
+        assert server.since == [FROM_NOW, since]
+        assert [line["type"] for line in printed] == ["message", "message", "message", "run_complete"]
+    else:
+        assert [line["type"] for line in printed] == ["run_complete"]
 
 
 # Every command: opening the workspace

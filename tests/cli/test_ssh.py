@@ -106,6 +106,24 @@ def test_a_prompt_is_answered_on_the_remote_machine(here: IsolatedHome, machine:
     assert [file.name for file in (here.home / "r" / "holdfast").iterdir() if file.name.startswith("ssh-")] == []
 
 
+def test_the_next_address_of_a_list_is_used(here: IsolatedHome, machine: Machine) -> None:
+    """A connection over ssh is opened when its turn comes, and its failure is the reason for the next one."""
+    directory = str(machine.there.work)
+    gone = f"ssh://127.0.0.1:1{directory}"
+    assert here.stdout_of("run", "--host", f"{gone},{machine.host(directory)}", "words=2") == "word1 word2"
+    shown = here.stdout_of("server", "status", "--host", f"{gone},{machine.host(directory)}")
+    assert f"address     {machine.host()}" in shown
+    done = here.call("sessions", "--host", f"{gone},ssh://127.0.0.1:2{directory}")
+    assert done.returncode == 4
+    assert "No Holdfast server can be used: ssh://127.0.0.1:1: 127.0.0.1 cannot be reached: " in done.stderr
+    assert "; ssh://127.0.0.1:2: 127.0.0.1 cannot be reached: " in done.stderr
+    done = here.call("server", "stop", "--host", f"{gone},{machine.host(directory)}")
+    assert (done.returncode, done.stderr) == (
+        4,
+        "holdfast: This stops one server: give its address alone, with --host.\n",
+    )
+
+
 def test_the_local_environment_is_not_sent(here: IsolatedHome, machine: Machine) -> None:
     here.environment["CANARY"] = "sings"
     host = machine.host(str(machine.there.work))

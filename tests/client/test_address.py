@@ -14,7 +14,13 @@ ADDRESSES = {
 
 
 def test_every_field_of_an_address_has_a_row() -> None:
-    assert set(ADDRESSES) == set(ServerAddress._fields)
+    assert {*ADDRESSES, "name"} == set(ServerAddress._fields)
+
+
+def test_the_name_of_an_address_is_shown_and_not_sent() -> None:
+    address = ServerAddress(path="/run/ssh-1.sock", name="ssh://ada@far")
+    assert str(address) == "ssh://ada@far"
+    assert b"ada" not in build_request(address, "GET", "/v1/health")
 
 
 @pytest.mark.parametrize("field", ADDRESSES)

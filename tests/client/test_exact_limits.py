@@ -40,7 +40,7 @@ async def test_only_2xx_is_success(status: int, is_error: bool) -> None:
     async def exchange(message: bytes, **_: object) -> object:
         return SimpleNamespace(head=SimpleNamespace(status=status), body=b'{"message":"no"}')
 
-    methods._pool = cast(Any, SimpleNamespace(exchange=exchange, address=ServerAddress(path="/none")))
+    methods._pool = cast(Any, SimpleNamespace(exchange=exchange, has_alternatives=False, address=methods.address))
     if is_error:
         with pytest.raises(ServerProblem, match=rf"no \({status}\)"):
             await methods._send("list_sessions", id="w")
@@ -56,7 +56,8 @@ async def test_a_stream_is_requested_as_a_stream() -> None:
         raise ConnectionLost
 
     client = Client(ServerAddress(path="/none"), client_id="me")
-    client._pool = cast(Any, SimpleNamespace(open=open_stream, address=client.address, close=lambda: None))
+    kept = SimpleNamespace(open=open_stream, has_alternatives=False, address=client.address, close=lambda: None)
+    client._pool = cast(Any, kept)
     with pytest.raises(ConnectionLost):
         await client._open_events(W, 7)
     assert b"events?client_id=me&since=7 HTTP/1.1\r\n" in heads[0]

@@ -29,6 +29,9 @@ version: GET /version
 server_config: GET /config
 control: POST /control {"command":"command","force":true}
 control: POST /control {"command":"command","force":false}
+list_nodes: GET /nodes
+drain_node: POST /nodes/node/drain
+evict_node: POST /nodes/node/evict
 retire_client: DELETE /clients/me
 metrics: GET /metrics
 all_stats: GET /stats?zone=7
@@ -172,7 +175,16 @@ class Sender(Client):
         self.sent = ""
         self._pool.exchange = self._record  # type: ignore[method-assign]
 
-    async def _record(self, message: bytes, *, method: str, can_repeat: bool, seconds: float | None) -> Response:
+    async def _record(
+        self,
+        message: bytes,
+        *,
+        method: str,
+        can_repeat: bool,
+        seconds: float | None,
+        address: ServerAddress | None = None,
+    ) -> Response:
+        assert address == self.address
         head, _, body = message.decode().partition("\r\n\r\n")
         sent_method, target, _ = head.partition("\r\n")[0].split(" ")
         assert sent_method == method

@@ -10,7 +10,7 @@ import pytest
 
 from client.scripted_server import chunk, frame_of, session_event, stream_head
 from holdfast.client import sync_client, workspace_connection
-from holdfast.client.errors import ClientError, ConnectionLost
+from holdfast.client.errors import ClientError, ConnectionLost, ServerProblem
 from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_launcher import ServerLocation
 from holdfast.client.sync_client import SyncEventStream
@@ -317,3 +317,36 @@ async def test_leaving_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
     harness.may_leave.set()
     await leaving
     assert harness.left == ["w1", "closed"]
+
+
+SEVERAL = ServerLocation(ServerAddress(path="/a"), "", can_be_started=False)
+SEVERAL = SEVERAL._replace(alternatives=(SEVERAL, SEVERAL._replace(address=ServerAddress(path="/b"))))
+
+
+@pytest.mark.parametrize(("is_known", "kept", "left"), [(True, "w1", ["w2"]), (False, "w2", [])])
+async def test_the_workspace_stays_the_same_at_a_server_with_other_disks(
+    is_known: bool, kept: str, left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a server has another workspace for the path, and knows the first one by its id."""
+    harness = Harness(monkeypatch, where=SEVERAL)
+    harness.address = ServerAddress(path="/a")
+
+    async def get_workspace(workspace: WorkspaceId) -> WorkspaceBody:
+        if not is_known:
+            raise ServerProblem(404)
+        return WorkspaceBody(workspace, "/p")
+
+    harness.client.get_workspace = get_workspace
+    harness.client.address = harness.address
+    await harness.stay.enter()
+    assert (harness.stay.workspace, harness.stay.node) == ("w1", "a")
+    harness.address = ServerAddress(path="/b")
+    await harness.stay.enter()
+    assert (harness.stay.workspace, harness.left) == (kept, left)
+
+
+async def test_one_host_has_no_node_and_may_change_its_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(monkeypatch)
+    await harness.stay.enter()
+    await harness.stay.enter()
+    assert (harness.stay.workspace, harness.stay.node, harness.stay.has_alternatives) == ("w2", "", False)

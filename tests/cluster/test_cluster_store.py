@@ -218,6 +218,32 @@ async def test_an_eviction_ends_only_the_connections_of_the_dead_node(postgres: 
     await kept.close()
 
 
+async def test_an_operator_evicts_a_node_that_is_alive(postgres: Postgres) -> None:
+    """Its tools may still run, so the next owner waits for the end of its lease. A node can evict itself."""
+    first, second = await joined(postgres)
+    assert isinstance(second, PostgresCluster)
+    await postgres.add_workspace(V)
+    assert len(await first.claim(A, (("p", 1),), frozenset())) == 1
+    await first.heartbeat(A)
+    assert not await second.evict_on_request(B, NodeId("none"))
+    assert await second.evict_on_request(B, A)
+    # Its connections end as well.
+    with pytest.raises((NodeGone, StorageError)):
+        await first.heartbeat(A)
+    (grant,) = await second.claim(B, (("p", 1),), frozenset())
+    assert grant.hinted == ((A, 1),)
+    assert await second.evict_on_request(B, B)
+    assert await second.list_nodes() == []
+
+
+async def test_a_server_of_an_earlier_version_joins_and_is_listed(postgres: Postgres) -> None:
+    """During a rolling upgrade: another server has migrated the schema."""
+    await postgres.pools[0].write("SELECT holdfast.node_join($1, $2, $3)", A, ["p"], "a.example")
+    first, _ = postgres.stores
+    (listed,) = await first.list_nodes()
+    assert (listed.node, listed.version, listed.runs, listed.clients) == (A, "", 0, 0)
+
+
 async def test_an_owned_workspace_names_a_node_that_exists(postgres: Postgres) -> None:
     await postgres.add_workspace(V)
     connection = await asyncpg.connect(postgres.pools[2].options["dsn"])

@@ -25,6 +25,7 @@ class Host:
         self.deadline = 0.0
         self.kept: list[WorkspaceId] = []
         self.notifications: list[tuple[str, str]] = []
+        self.drain_requests = 0
 
     def set_deadline(self, at: float) -> None:
         self.deadline = at
@@ -49,6 +50,9 @@ class Host:
 
     def handle_notification(self, channel: str, payload: str) -> None:
         self.notifications.append((channel, payload))
+
+    def request_drain(self) -> None:
+        self.drain_requests += 1
 
 
 class Server:
@@ -135,6 +139,7 @@ def test_a_dead_process_is_replaced_soon_and_tools_wait_for_its_lease() -> None:
         first.host.open_epochs.clear()
         took = await time_of_takeover([second], V)
         assert took < 2.0
+        assert second.membership.takeovers == {"hint": 1, "lease": 0}
         assert V not in second.host.tools
         while V not in second.host.tools:
             await elapse(0.05)
@@ -151,6 +156,7 @@ def test_a_node_that_is_cut_off_is_replaced_after_its_tools_are_frozen() -> None
         others = [server for server in servers if server is not first]
         first.store.is_cut = True
         assert 2.0 < await time_of_takeover(others, V) < 5.0
+        assert [sum(server.membership.takeovers[kind] for server in others) for kind in ("hint", "lease")] == [0, 1]
         assert not first.acts(V)
         assert len(owners(servers, V)) == 1
         before = first.node
@@ -178,6 +184,26 @@ def test_an_outage_of_the_database_evicts_no_node_and_freezes_tools(*, cuts: boo
         await elapse(10.0)
         assert not cluster.evicted
         assert [(server.node, server.host.open_epochs) for server in servers] == before
+        await stop(servers)
+
+    in_virtual_time(main)
+
+
+def test_a_node_finds_out_that_an_operator_drains_it() -> None:
+    async def main() -> None:
+        _, servers = await cluster_of(2)
+        first, second = servers
+        await second.store.mark_draining(NodeId(first.node or ""))
+        await elapse(1.0)
+        assert first.host.drain_requests > 0
+        first.membership.drain()
+        requests = first.host.drain_requests
+        for workspace, epoch in dict(first.host.open_epochs).items():
+            first.membership.end_workspace(workspace, epoch, None)
+        await elapse(2.0)
+        assert first.membership.left.is_set()
+        assert (first.host.drain_requests, second.host.drain_requests) == (requests, 0)
+        assert len(second.host.open_epochs) == 2
         await stop(servers)
 
     in_virtual_time(main)

@@ -20,7 +20,14 @@ from holdfast.domain.errors import (
     UnknownRun,
     UnknownSession,
 )
-from holdfast.domain.events import Change, PermissionRequestEvent, QuestionRequestEvent, RunCompleteEvent
+from holdfast.domain.events import (
+    AgentEvent,
+    AgentNotice,
+    Change,
+    PermissionRequestEvent,
+    QuestionRequestEvent,
+    RunCompleteEvent,
+)
 from holdfast.domain.ids import RunId, SessionId, ToolCallId
 from holdfast.domain.messages import ShellCommand
 from holdfast.domain.runs import Delivery, Prompt
@@ -259,3 +266,20 @@ async def test_a_stream_resumes_on_another_node_that_is_behind(cluster: Cluster)
     assert [frame.number for frame in frames] == [4]
     assert isinstance(frames[0].event, RunCompleteEvent)
     second.close()
+
+
+async def test_the_end_of_a_turn_is_published_after_the_end_of_its_run(cluster: Cluster) -> None:
+    """A notification arrives before the log was read."""
+    await cluster.prompt("r1")
+    await cluster.other.catch_up()
+    subscription = cluster.other.bus.subscribe(cluster.other.cursor)
+    await cluster.owner.do(EndRun(RunId("r1"), "completed", 9))
+    notice = AgentNotice("agent_finished", session_id=SESSION)
+    cluster.other.receive(AgentEvent(Change("created", notice)))
+    events: list[object] = []
+    while not any(isinstance(event, AgentEvent) for event in events):
+        events += [frame.event for frame in await subscription.take()]
+    ends = [type(event) for event in events if isinstance(event, RunCompleteEvent | AgentEvent)]
+    assert ends == [RunCompleteEvent, AgentEvent]
+    assert not cluster.other.is_busy(SESSION)
+    subscription.close()

@@ -96,6 +96,8 @@ def test_commands_do_not_receive_the_address_of_the_store(alone: IsolatedHome) -
         ([], f"postgresql://a:{SECRET}@127.0.0.1:port/d", 2, "is not valid"),
         (["--wait", "soon"], "postgresql://a@127.0.0.1:1/d", 2, "number of seconds"),
         (["--wait", "0"], f"postgresql://a:{SECRET}@127.0.0.1:1/d", 4, "cannot be reached"),
+        (["--relay", "http://127.0.0.1:0"], "", 2, "also give --store"),
+        (["--relay=http://0.0.0.0:1"], "postgresql://a@127.0.0.1:1/d", 2, "also give --advertise"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence_and_an_exit_code(

@@ -146,6 +146,7 @@ async def test_wrong_method_is_405_and_unknown_path_404() -> None:
             for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - methods[route.full_path]:
                 answer = await exchange(server.address, raw_request(filled(route, workspace), method))
                 assert answer.status == 405, (method, route.path)
+                assert set(answer.head.headers["allow"].split(", ")) >= methods[route.full_path]
         for path in (
             "/",
             "/v1",

@@ -24,8 +24,12 @@ from holdfast.server.streams.event_stream import stream
 SESSION = SessionId("s")
 
 
+async def no_other_owner(_: str) -> None:
+    """The workspace belongs to this server."""
+
+
 def request(**parts: object) -> Request:
-    return cast(Request, SimpleNamespace(**parts))
+    return cast(Request, SimpleNamespace(fetch_from_owner=no_other_owner, **parts))
 
 
 async def test_streamed_text_belongs_to_its_own_message() -> None:

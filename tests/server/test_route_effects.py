@@ -43,6 +43,16 @@ async def test_the_server(api: Api) -> None:
         await api.expect_other_server(name)
 
 
+@covers("list_nodes")
+async def test_nodes_without_a_cluster(api: Api) -> None:
+    """`tests/e2e/test_cluster_operation.py` has one."""
+    assert await api.expect_ok("list_nodes") == {"is_cluster": False, "nodes": []}
+    for name in ("drain_node", "evict_node"):
+        assert "it is the only node" in await api.expect_error(409, name, node="n")
+    assert not api.server.manager.stopping.is_set()
+    await api.expect_other_server("list_nodes")
+
+
 @covers("control", "retire_client")
 async def test_leaving_workspaces(api: Api) -> None:
     await api.expect_error(400, "retire_client", client_id="nobody")

@@ -17,12 +17,14 @@ from server.helpers import RawStream, exchange, raw_request
 __all__ = ["ELSEWHERE", "ServerMetrics"]
 
 ELSEWHERE = {
+    "drain_node": "tests/e2e/test_cluster_operation.py",
+    "evict_node": "tests/e2e/test_cluster_operation.py",
     "lsp_diagnostics": "tests/extensions/lsp/test_lsp_manager.py",
     "mcp_auth": "tests/extensions/mcp/test_oauth_login.py",
     "mcp_auth_url": "tests/extensions/mcp/test_oauth_login.py",
     "mcp_pending_auth": "tests/extensions/mcp/test_oauth_login.py",
 }
-"""Routes that need a language server or a login."""
+"""Routes that need a cluster, a language server or a login."""
 SMALL = Path(__file__).with_name("small_mcp.py")
 TIMEOUT = 20.0
 

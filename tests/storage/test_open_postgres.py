@@ -246,37 +246,42 @@ async def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         await open_postgres(tmp_path, StoreAddress("postgresql://h/d"), 0)
 
 
-GOOD = StoreReport("d at h", "15.1", "on", is_fsync_on=True, standbys=(), latency_ms=0.4, has_transaction_pooler=False)
+GOOD = StoreReport(
+    "d at h", "15.1", "on", is_fsync_on=True, standbys=(), latency_ms=0.4, has_transaction_pooler=False, wake_up_ms=0.9
+)
 
 
 @pytest.mark.parametrize(
-    ("changes", "severities", "text"),
+    ("changes", "severity", "text"),
     [
-        ({}, ["ok"], "PostgreSQL 15.1, d at h; a round trip takes 0.4 ms"),
-        ({"is_fsync_on": False}, ["error"], "fsync is off"),
-        ({"synchronous_commit": "off"}, ["note"], "synchronous_commit is off"),
-        ({"standbys": (("one", "sync"),)}, ["ok"], "PostgreSQL"),
-        ({"standbys": (("one", "async"), ("two", "sync"))}, ["warning"], "one is asynchronous"),
-        ({"standbys": (("one", "sync"),), "synchronous_commit": "local"}, ["warning"], "no standby is asynchronous"),
-        ({"standbys": (("one", ""),)}, ["note"], "not visible"),
-        ({"has_transaction_pooler": True}, ["error"], "transaction mode"),
-        ({"latency_ms": 9.0}, ["warning"], "a round trip takes 9.0 ms"),
+        ({"is_fsync_on": False}, "error", "fsync is off"),
+        ({"synchronous_commit": "off"}, "note", "synchronous_commit is off"),
+        ({"standbys": (("one", "async"), ("two", "sync"))}, "warning", "asynchronous standby (one): a failover"),
+        ({"standbys": (("one", "potential"), ("two", "sync"))}, "warning", "asynchronous standby (one): a failover"),
+        ({"standbys": (("one", "sync"),), "synchronous_commit": "local"}, "warning", "synchronous_commit is local"),
+        ({"standbys": (("one", ""),)}, "note", "cannot see whether"),
+        ({"has_transaction_pooler": True, "wake_up_ms": None}, "error", "transaction mode"),
+        ({"wake_up_ms": None}, "error", "a notification did not arrive"),
+        ({"latency_ms": 9.0}, "warning", "a round trip takes 9.0 ms"),
+        ({}, "", ""),
+        ({"standbys": (("one", "sync"), ("two", "quorum"))}, "", ""),
+        ({"synchronous_commit": "local"}, "", ""),
     ],
 )
-def test_doctor_reports_the_state_of_the_store(changes: dict[str, Any], severities: list[str], text: str) -> None:
-    found = findings(msgspec.structs.replace(GOOD, **changes))
-    assert [item.severity for item in found] == severities
-    assert text in found[0].what
+def test_doctor_reports_the_state_of_the_store(changes: dict[str, Any], severity: str, text: str) -> None:
+    summary, *problems = findings(msgspec.structs.replace(GOOD, **changes))
+    assert summary.severity == "ok"
+    assert summary.what.startswith("PostgreSQL 15.1, d at h; synchronous_commit is ")
+    assert [item.severity for item in problems] == ([severity] if severity else [])
+    assert all(text in item.what and item.what_to_do for item in problems)
 
 
-async def test_report_describes_the_database(migrated: str) -> None:
-    pool = await open_pool(StoreAddress(migrated), 0)
-    report = await open_store.report_of(pool)
-    assert report.version.startswith(tuple("123456789"))
-    assert (report.synchronous_commit, report.is_fsync_on, report.standbys) == ("on", True, ())
-    assert not report.has_transaction_pooler
-    assert report.latency_ms > 0
-    await pool.close()
+def test_the_summary_names_standbys_and_times() -> None:
+    summary, *_ = findings(msgspec.structs.replace(GOOD, standbys=(("one", "sync"), ("two", "async"))))
+    assert summary.what == (
+        "PostgreSQL 15.1, d at h; synchronous_commit is on; synchronous standby: one; a round trip takes 0.4 ms; "
+        "a wake-up of another server 0.9 ms."
+    )
 
 
 async def test_writes_are_synced_although_the_role_is_set_up_otherwise(migrated: str) -> None:

@@ -88,6 +88,8 @@ class FakeConnection:
         self.active: list[Run] = []
         self.queue: list[Run] = []
         self.ended_runs: list[str] = []
+        self.node = ""
+        self.has_alternatives = False
 
     def runs(self) -> list[Run]:
         return [*self.active, *self.queue]

@@ -67,7 +67,7 @@ class WorkspaceBridge:
         self, location: ServerLocation, directory: str, environment: Sequence[str], editor: EditorConnection
     ) -> None:
         self._connection = WorkspaceConnection(location, directory, environment)
-        self._is_local = bool(location.address.path) and location.again is None
+        self._is_local = location.is_local
         self._mcp_servers: dict[str, McpSettings] = {}
         """The editor's MCP servers, merged from all its sessions."""
         self._editor = editor

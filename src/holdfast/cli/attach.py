@@ -16,7 +16,7 @@ from holdfast.cli.console.transcript import as_text, finish_notice, last_output_
 from holdfast.cli.run_client.run_events import AnswerText
 from holdfast.cli.run_client.run_follow import event_session
 from holdfast.cli.run_client.run_lookup import latest_session, resolve_session
-from holdfast.cli.server_connection import ServerConnection, new_id
+from holdfast.cli.server_connection import CHECK_INTERVAL, ServerConnection, new_id
 from holdfast.client.errors import ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.events import CursorFilter, StreamEvent, decode_event
 from holdfast.client.server_launcher import locate
@@ -264,7 +264,7 @@ def _follow_with(
             with connection.stream(follower.since) as stream:
                 # Read after the stream was opened: a change in between would be missed.
                 screen.show_auto_approve(_auto_approves(connection))
-                for raw in _read_events(stream, terminal):
+                for raw in _read_events(connection, stream, terminal):
                     item = decode_event(raw)
                     if not follower.accept(item):
                         continue
@@ -283,14 +283,20 @@ def _auto_approves(connection: ServerConnection) -> bool:
     return connection.request(SkipPermissions, "GET", connection.path("permissions", "skip")).skip
 
 
-def _read_events(stream: SyncEventStream, terminal: _AttachedTerminal | None) -> Iterator[SseEvent]:
-    """Yield events; typed input is processed between them."""
-    if terminal is None:
+def _read_events(
+    connection: ServerConnection, stream: SyncEventStream, terminal: _AttachedTerminal | None
+) -> Iterator[SseEvent]:
+    """Yield events; typed input is processed between them, and with several hosts the server is checked."""
+    if terminal is None and not connection.has_alternatives:
         yield from stream
         return
+    limit = CHECK_INTERVAL if connection.has_alternatives else _MAX_WAIT
     while not stream.is_over:
-        terminal.poll()
-        yield from stream.receive(terminal.poll_interval or _MAX_WAIT, wake=0)
+        if terminal is not None:
+            terminal.poll()
+        wait = (terminal.poll_interval if terminal is not None else None) or limit
+        yield from stream.receive(wait, wake=0 if terminal is not None else None)
+        connection.check_stream(stream)
 
 
 def _show(item: StreamEvent, session: SessionId, screen: _Screen, terminal: _AttachedTerminal | None) -> None:

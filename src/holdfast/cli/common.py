@@ -64,8 +64,9 @@ def server_options(function: F) -> F:
     """Add the options that select a server."""
     host = click.option(
         "--host",
-        metavar="URL",
-        help="Address of another server: unix:///path, tcp://host:port or ssh://user@machine/directory.",
+        metavar="URL[,URL…]",
+        help="Address of another server: unix:///path, tcp://host:port or ssh://user@machine/directory; "
+        "several for the servers of a cluster.",
     )
     data = click.option("--data-dir", metavar="DIR", help="Data directory of the server; default: $HOLDFAST_DATA_DIR.")
     return data(host(function))

@@ -19,6 +19,7 @@ COMMANDS = {
     "attach": ("holdfast.cli.attach", "Follow a session as plain text; send prompts to it."),
     "serve": ("holdfast.cli.server:serve_command", "Run the server in the foreground."),
     "server": ("holdfast.cli.server:server_command", "Show the status of the server; start and stop it."),
+    "nodes": ("holdfast.cli.nodes", "List the servers of a cluster; drain one, evict one."),
     "models": ("holdfast.cli.models", "List models with their context size, prices and availability."),
     "login": ("holdfast.cli.login:login_command", "Store the key of a provider."),
     "logout": ("holdfast.cli.login:logout", "Delete the stored key of a provider."),

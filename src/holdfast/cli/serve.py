@@ -26,6 +26,11 @@ VALUES = {
     "--drain-timeout": "drain_timeout",
     "--token-file": "token_file",
     "--shared-dir": "shared_dir",
+    "--relay": "relay",
+    "--advertise": "advertise",
+    "--relay-cert": "relay_cert",
+    "--relay-key": "relay_key",
+    "--relay-ca": "relay_ca",
 }
 _PLACE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _EXIT_MISCONFIGURED = 2
@@ -45,6 +50,11 @@ class ServeArgs(NamedTuple):
     drain_timeout: str = "600"
     token_file: str = ""
     shared_dir: str = ""
+    relay: str = ""
+    advertise: str = ""
+    relay_cert: str = ""
+    relay_key: str = ""
+    relay_ca: str = ""
 
 
 def serve_fast(arguments: Sequence[str]) -> int | None:
@@ -110,6 +120,10 @@ def _place(label: str) -> str:
     return place
 
 
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path)) if path else ""
+
+
 def _seconds(option: str, text: str) -> float:
     """Return the value of an option that is a duration."""
     try:
@@ -133,6 +147,7 @@ def _serve(
 
         import uvloop
 
+        from holdfast.server.relay.relay_address import RelayOptions
         from holdfast.server.rotating_log import RotatingLog
         from holdfast.server.serve import ServerOptions, serve
     gc.freeze()
@@ -152,5 +167,8 @@ def _serve(
         drain_timeout=seconds[1],
         token_file=os.path.abspath(os.path.expanduser(args.token_file)) if args.token_file else "",
         shared_dir=os.path.realpath(os.path.expanduser(args.shared_dir)) if args.shared_dir else "",
+        relay=RelayOptions(
+            args.relay, args.advertise, *map(_absolute, (args.relay_cert, args.relay_key, args.relay_ca))
+        ),
     )
     uvloop.run(serve(options, listener=listener.socket))

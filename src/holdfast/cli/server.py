@@ -127,6 +127,8 @@ def stop(*, force: bool, **location: str | None) -> None:
     """
     with report_errors():
         connection = _connection_for(location)
+        if connection.has_alternatives:
+            raise CommandError("This stops one server: give its address alone, with --host.")
         with _report_unresponsive(connection):
             try:
                 connection.connect(can_start=False)
@@ -238,6 +240,16 @@ def _wait_until_exited(descriptor: int | None) -> bool:
     default="",
     help="Directory for outputs of commands, on the volume that --label names; default: the data directory.",
 )
+@click.option(
+    "--relay",
+    metavar="URL",
+    default="",
+    help="http(s)://HOST:PORT for requests of the other servers of a cluster; default: only servers on this machine.",
+)
+@click.option("--advertise", metavar="URL", default="", help="Address at which the other servers reach --relay.")
+@click.option("--relay-cert", metavar="FILE", default="", help="Certificate of --relay https://..., in PEM.")
+@click.option("--relay-key", metavar="FILE", default="", help="Key of the certificate, if it is in another file.")
+@click.option("--relay-ca", metavar="FILE", default="", help="Authorities of the other servers' certificates.")
 @click.option("--started-by-client", is_flag=True, hidden=True)
 @click.option("--verbose", is_flag=True, help="Log more details.")
 def serve_command(  # noqa: PLR0913 - each is an option
@@ -252,6 +264,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
     shared_dir: str,
     started_by_client: bool,
     verbose: bool,
+    **relay: str,
 ) -> None:
     """Run the server in the foreground, until Ctrl-C. It logs to stderr.
 
@@ -263,5 +276,5 @@ def serve_command(  # noqa: PLR0913 - each is an option
       holdfast serve --host tcp://127.0.0.1:7437 also over TCP, for clients with the token
       holdfast serve --store postgresql://db/holdfast   store everything in PostgreSQL
     """
-    cluster = store, wait, label, drain_timeout, token_file, shared_dir
-    sys.exit(run_server(ServeArgs(data_dir, host, started_by_client, verbose, *cluster)))
+    options = ServeArgs(data_dir, host, started_by_client, verbose, store, wait, label, drain_timeout, **relay)
+    sys.exit(run_server(options._replace(token_file=token_file, shared_dir=shared_dir)))

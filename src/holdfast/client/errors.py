@@ -3,6 +3,7 @@
 HoldfastError
 └── ClientError
     ├── Unreachable        no server responds: nothing was requested
+    │   └── AllFailed      the same for a list of addresses (`failover.py`)
     ├── ConnectionLost     the request was sent, and there was no response: its effect is unknown
     ├── TimedOut           the same, after the caller's time limit
     ├── BrokenResponse     the response is not valid
@@ -34,6 +35,11 @@ class ClientError(HoldfastError):
 
 class Unreachable(ClientError):
     """No Holdfast server answers: start one with `holdfast serve`, or check the address."""
+
+    def __init__(self, message: str | None = None, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """The reason without the address, if it is known."""
 
 
 class ConnectionLost(ClientError):

@@ -22,6 +22,8 @@ class ServerAddress(NamedTuple):
     token: str = ""
     data_id: str = ""
     """The expected data directory, if it is known. A server with another one rejects the request."""
+    name: str = ""
+    """The host as the user gave it, for display, if the socket is that of a forwarded connection."""
 
     @property
     def authority(self) -> str:
@@ -31,7 +33,14 @@ class ServerAddress(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        return f"unix://{self.path}" if self.path else f"tcp://{self.authority}"
+        return self.name or (f"unix://{self.path}" if self.path else f"tcp://{self.authority}")
+
+    @property
+    def label(self) -> str:
+        """A short name for a screen: the machine, or the file name of the socket."""
+        if self.name or not self.path:
+            return str(self).partition("://")[2]
+        return self.path.rpartition("/")[2]
 
     def __repr__(self) -> str:
         """Omit the token, because addresses are logged."""

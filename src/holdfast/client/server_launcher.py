@@ -18,16 +18,27 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
-from holdfast.client.errors import ClientError, StartFailed, Unreachable, UnsafePath
+from holdfast.client.errors import (
+    ClientError,
+    ConnectionLost,
+    ServerProblem,
+    StartFailed,
+    Unreachable,
+    UnsafePath,
+    message_of,
+)
+from holdfast.client.failover import Round, can_move_on
 from holdfast.client.server_address import ServerAddress
 from holdfast.client.server_check import describe, is_server_of, replace_outdated
 from holdfast.client.server_paths import (
+    BadHost,
     data_directory,
     default_data_directory,
     parse_host,
     socket_directories,
     socket_names,
     socket_path,
+    split_hosts,
 )
 from holdfast.client.sync_client import SyncClient
 from holdfast.lock_owner import LockOwner, directory_id, read_owner
@@ -36,6 +47,7 @@ __all__ = [
     "EXIT_ADDRESS_IN_USE",
     "ListenAddresses",
     "ServerLocation",
+    "connect_to",
     "exit_code",
     "find",
     "find_or_start",
@@ -60,6 +72,8 @@ EXIT_ADDRESS_IN_USE = 75
 _RETRY_INTERVAL = 0.005
 _START_RETRY_DELAY = 0.1
 _START_TIMEOUT = 10.0
+_ALTERNATIVE_TIMEOUT = 3.0
+"""Maximum seconds for a connection to one of several servers and for its first response. The next one is used then."""
 
 
 def prepare(data_dir: str, log: str) -> None:
@@ -139,6 +153,29 @@ class ServerLocation(NamedTuple):
     """Reopens the connection to a remote server. Set only for remote servers, whose directories are not local."""
     directory: str = ""
     """The remote working directory, if the host contains one."""
+    alternatives: tuple["ServerLocation", ...] = ()
+    """All locations, if several hosts of one cluster were given. `address` is then that of the preferred one."""
+
+    @property
+    def is_local(self) -> bool:
+        """True if the server is certainly on this machine, so that its environment and paths apply there."""
+        known = self.alternatives or (self,)
+        return all(bool(item.address.path) and item.again is None for item in known)
+
+    @property
+    def addresses(self) -> tuple[ServerAddress, ...]:
+        """All addresses, in the order of the list."""
+        return tuple(item.address for item in self.alternatives) or (self.address,)
+
+    def others(self, address: ServerAddress) -> tuple[ServerAddress, ...]:
+        """Return the other addresses, in the order in which they follow this one."""
+        known = self.addresses
+        place = known.index(address) if address in known else len(known)
+        return (*known[place + 1 :], *(known[:place] if address in known else ()))
+
+    def at(self, address: ServerAddress) -> "ServerLocation":
+        """Return the location of one of the addresses."""
+        return next((item for item in self.alternatives if item.address == address), self)
 
     @property
     def log(self) -> str:
@@ -155,7 +192,7 @@ class ServerLocation(NamedTuple):
     @property
     def can_be_restored(self) -> bool:
         """True if this client can restore a server that does not respond."""
-        return self.can_be_started or self.again is not None
+        return self.can_be_started or any(item.again is not None for item in self.alternatives or (self,))
 
 
 class ListenAddresses(NamedTuple):
@@ -178,11 +215,12 @@ def locate(
     known = os.environ if environment is None else environment
     chosen = _chosen_directory(data_dir, known)
     named = host or known.get("HOLDFAST_HOST")
+    if named and len(hosts := split_hosts(named)) > 1:
+        return _locate_several(hosts, chosen, known)
     if named and named.startswith("ssh:"):
         return _locate_remote(named, ServerLocation(ServerAddress(), chosen, can_be_started=False), known)
     if named:
-        token = _token(chosen) if named.startswith("tcp:") else ""
-        return ServerLocation(parse_host(named, token), chosen, can_be_started=False)
+        return _locate_named(named, chosen)
     location = ServerLocation(
         ServerAddress(), chosen, can_be_started=True, directories=socket_directories(known, os.getuid())
     )
@@ -195,6 +233,8 @@ def listen_addresses(host: str | None, data_dir: str | None, environment: Mappin
     """Determine where a server listens. A TCP host is additional: the unix socket always exists."""
     chosen = _chosen_directory(data_dir, environment)
     named = host or environment.get("HOLDFAST_HOST")
+    if named and len(split_hosts(named)) > 1:
+        raise BadHost("A server listens at one address: give one with --host, for clients several are allowed.")
     address = parse_host(named) if named else ServerAddress()
     if address.path:
         return ListenAddresses(chosen, (address.path,), None)
@@ -228,21 +268,53 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def _locate_remote(host: str, location: ServerLocation, environment: Mapping[str, str]) -> ServerLocation:
+def _locate_named(host: str, data_dir: str) -> ServerLocation:
+    token = _token(data_dir) if host.startswith("tcp:") else ""
+    return ServerLocation(parse_host(host, token), data_dir, can_be_started=False)
+
+
+def _locate_remote(
+    host: str, location: ServerLocation, environment: Mapping[str, str], *, opens: bool = True
+) -> ServerLocation:
     # Imported on demand: every command loads this module, and few need ssh.
     forward = import_module("holdfast.client.ssh")
     target = forward.parse_target(host)
     tunnel = forward.SshForward(target, environment)
-    tunnel.open()
-    return location._replace(address=ServerAddress(path=tunnel.path), again=tunnel.open, directory=target.directory)
+    if opens:
+        tunnel.open()
+    port = f":{target.port}" if target.port else ""
+    address = ServerAddress(path=tunnel.path, name="" if opens else f"ssh://{target.name}{port}")
+    return location._replace(address=address, again=tunnel.open, directory=target.directory)
+
+
+def _locate_several(hosts: Sequence[str], data_dir: str, environment: Mapping[str, str]) -> ServerLocation:
+    """Return the location of a cluster. Connections over ssh are opened when they are needed. Raises `BadHost`."""
+    bare = ServerLocation(ServerAddress(), data_dir, can_be_started=False)
+    found: list[ServerLocation] = []
+    for number, host in enumerate(hosts, 1):
+        try:
+            is_remote = host.startswith("ssh:")
+            found.append(
+                _locate_remote(host, bare, environment, opens=False) if is_remote else _locate_named(host, data_dir)
+            )
+        except BadHost as error:
+            raise BadHost(f"Host {number} of the list is not valid. {error}") from None
+        if str(found[-1].address) in (str(item.address) for item in found[:-1]):
+            raise BadHost(f"The list of hosts names {found[-1].address} twice: give each address once.")
+    if len({item.directory for item in found}) > 1:
+        raise BadHost("The hosts of a list must name the same directory, which only an ssh:// address can name.")
+    return found[0]._replace(alternatives=tuple(found))
 
 
 def find(location: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClient | None:
     """Return a client with an open connection to the running server, or None if there is none.
 
     A server given as a host is accepted as it is. Any other server has to prove that it has the data directory. Raises
-    `TimedOut` if a server accepts the connection and does not respond.
+    `TimedOut` if a server accepts the connection and does not respond. Of several hosts the first one is used whose
+    server is ready; raises `AllFailed` if there is none.
     """
+    if location.alternatives:
+        return _find_ready(location, timeout)
     if not location.can_be_started:
         client = _connect(location.address)
         if client is None and location.again is not None:
@@ -264,6 +336,43 @@ def find(location: ServerLocation, timeout: float = _START_TIMEOUT) -> SyncClien
             raise
         client.close()
     return None
+
+
+def _find_ready(location: ServerLocation, timeout: float) -> SyncClient:
+    attempts = Round(location.addresses, location.address)
+    while True:
+        try:
+            return connect_to(location.at(attempts.address), timeout)
+        except ClientError as error:
+            if not can_move_on(error, can_repeat=True):
+                raise
+            attempts.fail(error)
+
+
+def connect_to(location: ServerLocation, timeout: float = _ALTERNATIVE_TIMEOUT) -> SyncClient:
+    """Return a client of one server of a cluster, which is ready. Raises `ClientError` with the reason otherwise."""
+    timeout = min(timeout, _ALTERNATIVE_TIMEOUT)
+    try:
+        return _connect_if_healthy(location.address, timeout)
+    except (Unreachable, ConnectionLost):
+        if location.again is None:
+            raise
+    # A forwarded connection was not opened yet, or has broken.
+    location.again()
+    return _connect_if_healthy(location.address, timeout)
+
+
+def _connect_if_healthy(address: ServerAddress, timeout: float) -> SyncClient:
+    client = SyncClient(address)
+    try:
+        client.connect(timeout)
+        status, body = client.request("GET", "/v1/health", timeout=timeout)
+        if status == 503:
+            raise ServerProblem(status, message_of(body))
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def _candidates(location: ServerLocation, owner: LockOwner | None) -> Iterator[str]:

@@ -3,6 +3,7 @@
 Server and client derive the same paths from the same rules, so that they find each other without configuration.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from posixpath import join
@@ -19,6 +20,7 @@ __all__ = [
     "socket_directories",
     "socket_names",
     "socket_path",
+    "split_hosts",
 ]
 
 MAX_SOCKET_PATH = 104
@@ -26,6 +28,7 @@ MAX_SOCKET_PATH = 104
 
 
 _HASHED_NAMES = 4
+_NEXT_HOST = re.compile(r",\s*(?:unix|tcp|ssh)://")
 
 
 class BadHost(BadRequest):
@@ -75,6 +78,19 @@ def socket_path(name: str, directories: tuple[str, ...]) -> str:
         if len(path.encode("utf-8", "surrogateescape")) <= MAX_SOCKET_PATH:
             return path
     raise BadHost(f"The path of the socket is longer than {MAX_SOCKET_PATH} bytes: set a shorter XDG_RUNTIME_DIR.")
+
+
+def split_hosts(text: str) -> list[str]:
+    """Return the hosts of a comma-separated list. Raises `BadHost` for an empty element.
+
+    A path may contain commas, so a host with a path is a list only if another host follows a comma.
+    """
+    if "," not in text or (not text.startswith("tcp:") and _NEXT_HOST.search(text) is None):
+        return [text]
+    hosts = [host.strip() for host in text.split(",")]
+    if not all(hosts):
+        raise BadHost("The list of hosts has an empty element: write hosts as in tcp://a:7437,tcp://b:7437.")
+    return hosts
 
 
 def parse_host(text: str, token: str = "") -> ServerAddress:

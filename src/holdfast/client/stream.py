@@ -13,6 +13,7 @@ from holdfast.client.backoff import Backoff
 from holdfast.client.errors import ClientError, ServerProblem
 from holdfast.client.events import CursorFilter, StreamEvent, decode_event
 from holdfast.client.request import OpenResponse
+from holdfast.client.server_address import ServerAddress
 from holdfast.domain.events import GapEvent, HelloEvent
 from holdfast.http11.sse import SseReader
 
@@ -20,6 +21,9 @@ __all__ = ["SILENCE_TIMEOUT", "EventStream"]
 
 SILENCE_TIMEOUT = 45.0
 """The server sends a heartbeat every 15 s. A connection without data for three times that is considered dead."""
+
+_CHECK_INTERVAL = 5.0
+"""Seconds of silence after which the server is checked, if there is another one."""
 
 _PERMANENT_STATUSES = frozenset({400, 401, 403, 405})
 """Statuses for which a retry is useless; the error is raised."""
@@ -35,8 +39,15 @@ class EventStream:
         since: int,
         backoff: Backoff,
         quiet_seconds: float = SILENCE_TIMEOUT,
+        find_better: Callable[[ServerAddress], Awaitable[bool]] | None = None,
     ) -> None:
+        """`connect` may try several servers. `find_better` then returns whether another one has replaced the server of
+        a connection that is silent.
+        """
         self._connect = connect
+        self._find_better = find_better
+        self._silence = 0.0
+        self._has_begun = False
         self._follower = CursorFilter(since)
         self._backoff = backoff
         self._quiet_seconds = quiet_seconds
@@ -111,6 +122,7 @@ class EventStream:
             self.trouble = error
         else:
             self._response, self._reader, self.trouble = response, SseReader(), None
+            self._silence, self._has_begun = 0.0, False
             return
         await self._pause()
 
@@ -135,12 +147,16 @@ class EventStream:
 
     async def _read(self, response: OpenResponse) -> None:
         """Read the next bytes. The end of a response, regular or not, leads to a new connection."""
+        limit = self._quiet_seconds if self._find_better is None else min(_CHECK_INTERVAL, self._quiet_seconds)
         try:
-            async with asyncio.timeout(self._quiet_seconds):
+            async with asyncio.timeout(limit):
                 data = await response.read()
+            self._silence = 0.0
         except TimeoutError:
-            self._close_response()
-            self.trouble = ClientError("The server has stopped responding.")
+            self._silence += limit
+            if await self._is_replaced(response) or self._silence >= self._quiet_seconds:
+                self._close_response()
+                self.trouble = ClientError("The server has stopped responding.")
             return
         except ClientError as error:
             self.trouble = error
@@ -149,15 +165,23 @@ class EventStream:
             return
         if data is None:
             self._close_response()
-            await self._pause()
+            # Another server may continue at once. A stream that breaks before it has begun shows no working server.
+            if self._find_better is None or not self._has_begun:
+                await self._pause()
             return
         for raw in self._reader.feed(data):
             item = decode_event(raw)
             # Not earlier: an accepted connection may still be closed before the stream begins.
             if isinstance(item.event, HelloEvent):
                 self._backoff.reset()
+                self._has_begun = True
             if self._follower.accept(item):
                 self._ready.append(item)
+
+    async def _is_replaced(self, response: OpenResponse) -> bool:
+        if self._find_better is None or response.address is None:
+            return False
+        return await self._find_better(response.address)
 
     async def _pause(self) -> None:
         """Wait for the backoff delay, or until the stream is closed."""

@@ -50,10 +50,10 @@ class SyncClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def connect(self) -> None:
+    def connect(self, timeout: float | None = None) -> None:
         """Open the connection for the next request. Raises `Unreachable` if no server responds."""
         if self._idle is None:
-            self._idle = self._open(self._timeout)
+            self._idle = self._open(self._timeout if timeout is None else timeout)
 
     def peer_pid(self) -> int:
         """Return the process that listens on the unix socket; 0 without a connection or where the system does not
@@ -100,7 +100,9 @@ class SyncClient:
     def stream(self, path: str, query: QueryItems = (), *, quiet: float = _HEARTBEAT_TIMEOUT) -> "SyncEventStream":
         """Open an event stream. Raises `ServerProblem` if the server returns an error."""
         message = build_request(self.address, "GET", path, query, headers=_STREAM_HEADERS)
-        return SyncEventStream(self._open(self._timeout), message, self._timeout, quiet)
+        stream = SyncEventStream(self._open(self._timeout), message, self._timeout, quiet)
+        stream.address = self.address
+        return stream
 
     def close(self) -> None:
         """Close the connection."""
@@ -121,7 +123,8 @@ class SyncClient:
                 connection.close()
                 raise
         except OSError as error:
-            raise Unreachable(f"No Holdfast server answers at {address}: {_reason(error)}.") from error
+            reason = _reason(error)
+            raise Unreachable(f"No Holdfast server answers at {address}: {reason}.", reason=reason) from error
         return connection
 
     def _exchange(
@@ -172,6 +175,7 @@ class SyncEventStream:
         self._ready: deque[SseEvent] = deque()
         self._quiet = quiet
         self._received_at = time.monotonic()
+        self.address: ServerAddress | None = None
         self.is_over = False
         try:
             self._begin(message, time.monotonic() + timeout)
@@ -190,6 +194,11 @@ class SyncEventStream:
             yield from self.receive(self._quiet)
             if not self.is_over and time.monotonic() - self._received_at >= self._quiet:
                 raise ConnectionLost("The server has stopped responding.")
+
+    @property
+    def silence(self) -> float:
+        """Seconds since data were received."""
+        return time.monotonic() - self._received_at
 
     def receive(self, timeout: float | None = None, *, wake: int | None = None) -> list[SseEvent]:
         """Return the events received, at least one; none after the timeout, at the end of the stream, or when `wake` is

@@ -2,8 +2,9 @@
 
 It never gives up. A broken stream resumes after the last number received (`EventStream`). If the stream stays
 disconnected, the server is located again, and started if clients may start it. If the server no longer knows the
-workspace, it is created again and followed from the same position. Commands do the same synchronously and stop at a
-deadline (`cli/server_connection.py`); both share `Backoff` and `CursorFilter`.
+workspace, it is created again and followed from the same position. With several hosts the client continues at the next
+one by itself (`Client`). Commands do the same synchronously and stop at a deadline (`cli/server_connection.py`); both
+share `Backoff`, `CursorFilter` and `Round`.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
-from holdfast.client.errors import ClientError
+from holdfast.client.errors import ClientError, ServerProblem
 from holdfast.client.events import StreamEvent
 from holdfast.client.server_launcher import ServerLocation, find_or_start
 from holdfast.client.stream import EventStream
@@ -26,6 +27,7 @@ __all__ = ["WorkspaceConnection"]
 _CHECK_SECONDS = 0.5
 _MAX_DELAY = 1.0
 _LEAVE_TIMEOUT = 1.0
+_UNKNOWN = 404
 
 
 class WorkspaceConnection:
@@ -46,7 +48,7 @@ class WorkspaceConnection:
     ) -> None:
         self._location = location
         self.directory = location.directory or directory
-        self._environment = tuple(environment) if location.address.path and location.again is None else ()
+        self._environment = tuple(environment) if location.is_local else ()
         self._via: Via = via
         self._yolo = yolo
         self._tasks = TaskOwner()
@@ -61,21 +63,54 @@ class WorkspaceConnection:
         assert self._client is not None, "it was entered"
         return self._client
 
+    @property
+    def node(self) -> str:
+        """The short address of the server in use if several were given, else empty."""
+        return self._client.address.label if self._client is not None and self._location.alternatives else ""
+
+    @property
+    def has_alternatives(self) -> bool:
+        """True if several hosts were given."""
+        return bool(self._location.alternatives)
+
     async def enter(self) -> WorkspaceBody:
         """Find or start the server and open the workspace. Raises `ClientError`."""
+        client = await self._find()
+        body = await client.create_workspace(self.directory, yolo=self._yolo(), env=self._environment)
+        if self._location.alternatives and self.workspace not in ("", body.id):
+            body = await self._keep_workspace(client, body)
+        self.workspace = body.id
+        return body
+
+    async def _keep_workspace(self, client: Client, found: WorkspaceBody) -> WorkspaceBody:
+        """Return the workspace in use. A server with other disks has another one in a directory of the same path, and
+        knows the first one by its id.
+        """
+        try:
+            known = await client.get_workspace(self.workspace)
+        except ServerProblem as problem:
+            if problem.status != _UNKNOWN:
+                raise
+            return found
+        await client.leave_workspace(found.id)
+        return known
+
+    async def _find(self) -> Client:
         # The search blocks: it opens sockets and may wait for a server to start.
-        found = await asyncio.to_thread(find_or_start, self._location)
+        location = self._location
+        if self._client is not None and location.alternatives:
+            location = location._replace(address=self._client.address)
+        found = await asyncio.to_thread(find_or_start, location)
         address = found.address
         found.close()
         if self._client is None:
-            self._client = Client(address, via=self._via)
+            self._client = Client(address, *location.others(address), via=self._via)
+            self._client.current_yolo = self._yolo
         else:
             # The client object is kept, because other parts of the program hold it; a restarted server may listen
             # elsewhere.
             self._client.address = address
-        body = await self._client.create_workspace(self.directory, yolo=self._yolo(), env=self._environment)
-        self.workspace = body.id
-        return body
+        return self._client
 
     async def follow(
         self, receive: Callable[[StreamEvent], Awaitable[None]], on_disconnect: Callable[[str], None] = lambda _: None
@@ -119,7 +154,8 @@ class WorkspaceConnection:
             # A reconnection to a running server needs no search, so the server is searched only every second time.
             if missed % 2 == 0 and self._location.can_be_restored:
                 try:
-                    await self.enter()
+                    # A connection over ssh is opened again; the client itself joins the workspace at another server.
+                    await (self._find() if self._location.alternatives else self.enter())
                 except ClientError as error:
                     on_disconnect(str(error))
 

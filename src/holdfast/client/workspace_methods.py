@@ -22,6 +22,7 @@ from holdfast.protocol.bodies import (
     EventLogPage,
     FileList,
     InitPrompt,
+    NodeList,
     PageChallenge,
     PageChallengeRequest,
     PageCredentials,
@@ -235,6 +236,18 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
     async def control(self, command: str, *, force: bool = False) -> None:
         """Request a stop of the server."""
         await self._send("control", body=ServerControl(command, force))
+
+    async def list_nodes(self) -> NodeList:
+        """List the servers of the cluster."""
+        return await self._call(NodeList, "list_nodes")
+
+    async def drain_node(self, node: str) -> None:
+        """Let a server of the cluster end its active runs, hand over its workspaces, and exit."""
+        await self._send("drain_node", node=node)
+
+    async def evict_node(self, node: str) -> None:
+        """Declare a server of the cluster dead."""
+        await self._send("evict_node", node=node)
 
     async def retire_client(self) -> None:
         """Remove this client from the server permanently."""

@@ -40,6 +40,7 @@ class LogReader:
         self._workspace = workspace
         self._deliver = deliver
         self._wakened = asyncio.Event()
+        self._on_found: Callable[[], None] | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._tasks = TaskOwner()
         self._is_closed = False
@@ -54,8 +55,11 @@ class LogReader:
         self._tasks.cancel_all()
         self._resolve(self._take_waiting())
 
-    def wake(self) -> None:
-        """Read again soon: the log may have grown."""
+    def wake(self, on_found: Callable[[], None] | None = None) -> None:
+        """Read again soon: the log may have grown. `on_found` is called after a read that has delivered events; of
+        several wake-ups before a read, that of the first one.
+        """
+        self._on_found = self._on_found or on_found
         self._wakened.set()
 
     async def catch_up(self) -> None:
@@ -72,10 +76,15 @@ class LogReader:
             self._wakened.clear()
             # A caller that comes during the read may ask for events that it does not see.
             waiting = self._take_waiting()
+            on_found, self._on_found = self._on_found, None
+            cursor = self.cursor
             try:
+                await self._read_to_end()
+                if on_found is not None and self.cursor > cursor:
+                    on_found()
+            except StorageError:
                 # A failed read is repeated after the next wake-up or poll.
-                with suppress(StorageError):
-                    await self._read_to_end()
+                self._on_found = on_found or self._on_found
             finally:
                 self._resolve(waiting)
             with suppress(TimeoutError):

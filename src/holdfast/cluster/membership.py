@@ -9,7 +9,7 @@ silence.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from holdfast.cluster.lease_events import (
     AllowTools,
@@ -60,7 +60,9 @@ from holdfast.domain.errors import StorageError
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.tasks import TaskOwner
 
-__all__ = ["Membership"]
+__all__ = ["Membership", "Takeover"]
+
+Takeover = Literal["hint", "lease"]
 
 _REPEATS = 3
 """A failed request is repeated after this part of the heartbeat interval."""
@@ -94,6 +96,10 @@ class Membership:
         self._drops = TaskOwner()
         self._connection: ListenConnection | None = None
         self._is_reading = self._reads_again = False
+        self.takeovers: dict[Takeover, int] = {"hint": 0, "lease": 0}
+        """The number of nodes that this one has evicted, by the evidence of their death: the end of their LISTEN
+        connection, or only their silence.
+        """
         self.left = asyncio.Event()
         """Set when this node is no member any more, after `drain`."""
 
@@ -242,6 +248,7 @@ class Membership:
                     request.node, request.dead, request.heartbeat, by_hint=request.by_hint
                 )
             if is_done:
+                self.takeovers["hint" if request.by_hint else "lease"] += 1
                 _log.warning("node %s was evicted: it sent no heartbeat", request.dead)
         except (StorageError, TimeoutError):
             answer = EvictFailed(request.node, request.dead)
@@ -312,6 +319,8 @@ class Membership:
             async with asyncio.timeout(self._timing.lease / 2):
                 found = await self._store.observe(node)
             answer = Observed(node, began, self._clock(), found.rows, found.wanted)
+            if self._view.phase == "member" and node in found.rows and found.rows[node].is_draining:
+                self._host.request_drain()
         except (StorageError, TimeoutError):
             answer = ReadFailed(node)
         finally:

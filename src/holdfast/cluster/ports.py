@@ -15,6 +15,7 @@ __all__ = [
     "NodeInfo",
     "Observation",
     "OwnerInfo",
+    "RelayTarget",
     "WorkspaceHost",
     "WorkspaceState",
 ]
@@ -32,7 +33,9 @@ class Observation(msgspec.Struct, frozen=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """A member as `holdfast nodes` shows it. `since` is the number of seconds since it joined."""
+    """A member as `holdfast nodes` shows it. `since` is the number of seconds since it joined, by the clock of the
+    database. `runs` are active ones, `clients` those of all its workspaces.
+    """
 
     node: NodeId
     address: str
@@ -41,6 +44,9 @@ class NodeInfo(msgspec.Struct, frozen=True):
     workspaces: int
     is_draining: bool
     listens: bool
+    version: str = ""
+    runs: int = 0
+    clients: int = 0
 
 
 class OwnerInfo(msgspec.Struct, frozen=True):
@@ -48,6 +54,17 @@ class OwnerInfo(msgspec.Struct, frozen=True):
 
     node: NodeId
     address: str
+
+
+class RelayTarget(msgspec.Struct, frozen=True):
+    """The owner of a workspace with its address, and the token that it accepts from other nodes."""
+
+    node: NodeId
+    address: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"RelayTarget({self.node}, {self.address})"
 
 
 class WorkspaceState(msgspec.Struct, frozen=True):
@@ -159,4 +176,8 @@ class WorkspaceHost(Protocol):
 
     def handle_notification(self, channel: str, payload: str) -> None:
         """Handle a notification that is not about membership."""
+        ...
+
+    def request_drain(self) -> None:
+        """Start to drain: an operator has requested it through the database. May be called several times."""
         ...

@@ -11,9 +11,10 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from holdfast import __version__
 from holdfast.cluster.lease_events import Grant, Row
 from holdfast.cluster.notifications import CHANNELS
-from holdfast.cluster.ports import NodeGone, NodeInfo, Observation, OwnerInfo, WorkspaceState
+from holdfast.cluster.ports import NodeGone, NodeInfo, Observation, OwnerInfo, RelayTarget, WorkspaceState
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.storage.postgres.asyncpg_errors import ERRORS
@@ -24,6 +25,7 @@ __all__ = ["LOCK_CLASS", "PostgresCluster", "application_name"]
 
 LOCK_CLASS = 1213039694
 """First key of the advisory locks of nodes; migration 0002 contains it as well."""
+_EVICT_ATTEMPTS = 10
 _PING_SECONDS = 1.0
 _PING_TIMEOUT = 2.0
 
@@ -44,9 +46,15 @@ class PostgresCluster:
         self._pool = pool
         self._keys: dict[NodeId, int] = {}
 
+    @property
+    def pool(self) -> Pool:
+        """The connections, for metrics."""
+        return self._pool
+
     async def join(self, node: NodeId, places: frozenset[str], address: str) -> None:
         """Insert the row of a new node."""
-        key = await self._call("SELECT holdfast.node_join($1, $2, $3)", node, sorted(places), address)
+        arguments = node, sorted(places), address, __version__
+        key = await self._call("SELECT holdfast.node_join($1, $2, $3, $4)", *arguments)
         self._keys = {node: key}
 
     async def heartbeat(self, node: NodeId) -> None:
@@ -118,10 +126,27 @@ class PostgresCluster:
                 item["workspaces"],
                 item["is_draining"],
                 item["listens"],
+                item["version"],
+                item["runs"],
+                item["clients"],
             )
-            for item in await self._pool.fetch("SELECT * FROM holdfast.node_list()")
-            if item["id"] is not None
+            for item in await self._pool.fetch("SELECT * FROM holdfast.node_members()")
         ]
+
+    async def evict_on_request(self, node: NodeId, other: NodeId) -> bool:
+        """Evict a node that may be alive. Returns False if it is no member.
+
+        Recorded like an eviction by hint, because its tools may run until it notices: later owners start none before
+        its lease is over.
+        """
+        for _ in range(_EVICT_ATTEMPTS):
+            row = (await self.observe(node)).rows.get(other)
+            if row is None:
+                return False
+            # It may have sent a heartbeat since, or hold a lock on its row at this moment.
+            if await self.evict(node, other, row.heartbeat, by_hint=True):
+                return True
+        raise StorageUnavailable("The node could not be evicted now: try again in a moment.")
 
     async def set_clients(self, node: NodeId, workspace: WorkspaceId, clients: Mapping[str, int]) -> None:
         """Replace the clients of the node in a workspace, counted by session."""
@@ -139,6 +164,16 @@ class PostgresCluster:
             if row["node"] is not None:
                 states[name].clients.setdefault(NodeId(row["node"]), {})[row["session"]] = row["clients"]
         return states
+
+    async def relay_target(self, workspace: WorkspaceId) -> RelayTarget | None:
+        """Return the owner of a workspace for a request that is relayed to it, or None without an owner."""
+        rows = await self._pool.fetch("SELECT * FROM holdfast.relay_target($1)", workspace)
+        return RelayTarget(NodeId(rows[0]["node"]), rows[0]["address"], rows[0]["token"]) if rows else None
+
+    async def relay_token(self, node: NodeId) -> str:
+        """Return the token that a node accepts from others; empty if it is not a member."""
+        rows = await self._pool.fetch("SELECT * FROM holdfast.relay_token($1)", node)
+        return str(rows[0]["token"]) if rows else ""
 
     async def want(self, workspace: WorkspaceId) -> bool:
         """Mark a workspace as one that needs an owner. Returns whether it has none."""

@@ -13,13 +13,14 @@ from holdfast.cluster.log_reader import LogReader
 from holdfast.cluster.remote_approvals import RemoteApprovals
 from holdfast.cluster.stored_inputs import InputStore, StoredInputs, StoredSessions
 from holdfast.cluster.stored_state import OpenRequests, StoredRuns, may_rearrange
-from holdfast.domain.events import LiveEvent, MessagePart
+from holdfast.domain.events import AgentEvent, LiveEvent, MessagePart
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.messages import Message
 from holdfast.domain.store_operations import Entry, WorkspaceRecord
 from holdfast.engine.ports import Clock, NewId, SharedLedger
 from holdfast.engine.recorder import decode_entries
 from holdfast.engine.run_lifecycle import Lane
+from holdfast.tasks import TaskOwner
 
 __all__ = ["RemoteWorkspace", "open_remote_workspace"]
 
@@ -54,6 +55,7 @@ class RemoteWorkspace:
         self.bus = bus
         self._runs = StoredRuns(())
         self._requests = OpenRequests()
+        self._tasks = TaskOwner()
         self._reader = LogReader(ledger, record.id, bus.newest, self._deliver)
         store = InputStore(ledger, record.id, self._reader, notify_owner)
         self.inputs = StoredInputs(store, clock, new_id)
@@ -108,11 +110,20 @@ class RemoteWorkspace:
 
     def receive(self, event: LiveEvent) -> None:
         """Publish an event that the owner has sent."""
-        self._open_messages.receive(event)
+        if isinstance(event, AgentEvent) and event.change.object.type == "agent_finished":
+            # It follows the end of its run, and notifications arrive before the log is read. Crush clients read the
+            # state of the session again when they receive it.
+            self._tasks.start(self._publish_after_log(event), name="end of a turn")
+        else:
+            self._open_messages.receive(event)
 
-    def wake(self) -> None:
-        """Read the log again soon. Called after a wake-up."""
-        self._reader.wake()
+    async def _publish_after_log(self, event: LiveEvent) -> None:
+        await self._reader.catch_up()
+        self.publish_live(event)
+
+    def wake(self, on_found: Callable[[], None] | None = None) -> None:
+        """Read the log again soon. Called after a wake-up. `on_found` is called when new events were published."""
+        self._reader.wake(on_found)
 
     async def catch_up(self) -> None:
         """Return when every event that is stored by now is published here."""

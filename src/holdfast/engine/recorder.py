@@ -83,6 +83,7 @@ class Recorder:
         self._newest = record.newest
         """On a shared store: the number up to which every event was written or applied by this recorder."""
         self._must_read = False
+        self._on_found: Callable[[], None] | None = None
         self.record = record
         self.outlet = outlet
         self.tasks = TaskOwner()
@@ -128,11 +129,13 @@ class Recorder:
         self._start()
         return future
 
-    def catch_up(self) -> None:
+    def catch_up(self, on_found: Callable[[], None] | None = None) -> None:
         """Apply the inputs that other nodes have stored, after the batch that is being written. Called after a
-        wake-up, and once a second.
+        wake-up, and once a second. `on_found` is called after a read that has found inputs; of several calls before a
+        read, that of the first one.
         """
         if self._inbox is not None:
+            self._on_found = self._on_found or on_found
             self._must_read = True
             self._start()
 
@@ -208,17 +211,23 @@ class Recorder:
     async def _read_inputs(self) -> None:
         """Apply the inputs that are stored by now. If the store fails, a later call does it."""
         self._must_read = False
+        on_found, self._on_found = self._on_found, None
+        has_found = False
         try:
             while self._shared is not None:
                 page = await self._shared.inputs_after(self.record.id, self.record.epoch, self._newest, _PAGE_SIZE)
                 if page:
                     await self._apply(page)
+                    has_found = True
                 if len(page) < _PAGE_SIZE:
                     break
         except OwnerChanged:
             self._on_owner_changed()
         except StorageError:
+            self._on_found = on_found or self._on_found
             return
+        if has_found and on_found is not None:
+            on_found()
 
     async def _apply_inputs_before(self, answers: Sequence[Answer]) -> None:
         """Apply the inputs that are numbered before the first event of a batch, or that a refusal may result from."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.domain.approvals import GrantAction, QuestionAnswer
-from holdfast.domain.ids import RunId, SessionId, WorkspaceId
+from holdfast.domain.ids import NodeId, RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
 from holdfast.domain.runs import Attachment, Delivery, Prompt, Run
 from holdfast.domain.sessions import Session
@@ -29,6 +29,8 @@ __all__ = [
     "ModelDescription",
     "NewSession",
     "NewWorkspace",
+    "NodeBody",
+    "NodeList",
     "PageChallenge",
     "PageChallengeRequest",
     "PageCredentials",
@@ -75,6 +77,30 @@ class ServerControl(msgspec.Struct, frozen=True):
 
     command: str
     force: bool = False
+
+
+class NodeBody(msgspec.Struct, frozen=True):
+    """A server of a cluster. `uptime` is in seconds; `runs` are active ones. A silent node has lost its connection to
+    the database, or died: it comes back, or the others evict it within seconds. `is_self`: it sent this response.
+    """
+
+    id: NodeId
+    state: Literal["ready", "draining", "silent"]
+    uptime: float
+    places: tuple[str, ...]
+    version: str
+    address: str
+    workspaces: int
+    runs: int
+    clients: int
+    is_self: bool = False
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    """The servers of a cluster, oldest first. A server on SQLite is no node: `is_cluster` is false."""
+
+    is_cluster: bool
+    nodes: tuple[NodeBody, ...] = ()
 
 
 class WorkspaceBody(msgspec.Struct, frozen=True, omit_defaults=True):

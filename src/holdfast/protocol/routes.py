@@ -80,6 +80,19 @@ _SYSTEM = (
     get("version", "/version", "Version and identity of the server.", bodies.VersionInfo),
     get("server_config", "/config", "The settings that apply to every workspace.", _ANY),
     post("control", "/control", "Stop the server.", bodies.ServerControl, errors=(400, 409)),
+    get("list_nodes", "/nodes", "The servers of the cluster.", bodies.NodeList, errors=(503,)),
+    post(
+        "drain_node",
+        "/nodes/{node}/drain",
+        "Let a server of the cluster end its active runs, hand over its workspaces, and exit.",
+        errors=(404, 409, 503),
+    ),
+    post(
+        "evict_node",
+        "/nodes/{node}/evict",
+        "Declare a server of the cluster dead: its workspaces are taken over, and it kills its tools.",
+        errors=(404, 409, 503),
+    ),
     Route("retire_client", "DELETE", "/clients/{client_id}", "Detach a client from all workspaces.", errors=(400,)),
     get(
         "metrics",

@@ -22,7 +22,7 @@ from holdfast.cluster.notifications import NotificationSender
 from holdfast.cluster.ports import OwnerInfo
 from holdfast.cluster.remote_workspace import RemoteWorkspace
 from holdfast.domain.errors import OwnerChanged, StorageError, StorageUnavailable
-from holdfast.domain.events import LiveEvent
+from holdfast.domain.events import AgentEvent, AgentNotice, Change, LiveEvent
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.store_operations import WorkspaceRecord
 from holdfast.engine.ports import Outlet
@@ -270,6 +270,11 @@ class NodeWorkspace:
             await self._calls.read_state(self)
         self._update_attached()
         self._change()
+        for session in dict.fromkeys(run.session_id for run, _ in workspace.recovered.ends):
+            # Crush clients show a session as busy until they receive this and read its state again. So it follows the
+            # change of the form, which that state comes from.
+            notice = AgentNotice("agent_finished", session_id=session)
+            workspace.publish_live(AgentEvent(Change("created", notice)))
 
     async def _publish_up_to(self, bus: Bus, newest: int) -> None:
         """Publish the stored events that the bus lacks."""

@@ -185,11 +185,11 @@ class Workspace:
     async def _apply_remote_inputs(self, entries: Sequence[Entry]) -> None:
         await self.remote_inputs.apply(entries)
 
-    def catch_up(self) -> None:
-        """Read the inputs that other servers have stored for this workspace. Without effect if the store is not
-        shared.
+    def catch_up(self, on_found: Callable[[], None] | None = None) -> None:
+        """Read the inputs that other servers have stored for this workspace. `on_found` is called if there are some.
+        Without effect if the store is not shared.
         """
-        self.recorder.catch_up()
+        self.recorder.catch_up(on_found)
 
     @property
     def id(self) -> WorkspaceId:

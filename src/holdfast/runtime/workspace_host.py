@@ -24,6 +24,7 @@ from holdfast.cluster.notifications import (
     unpack_deltas,
 )
 from holdfast.cluster.ports import NodeGone, OwnerInfo, WorkspaceState
+from holdfast.cluster.wake_up_lag import WakeUpLag
 from holdfast.domain.errors import StorageError, StorageUnavailable
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.domain.store_operations import WorkspaceRecord
@@ -67,6 +68,7 @@ class WorkspaceHost:
         self.ledger = ledger
         self.cluster = cluster
         self.sender = NotificationSender(cluster.notify)
+        self.lag = WakeUpLag()
         self.membership = Membership(
             cluster,
             self,
@@ -79,6 +81,7 @@ class WorkspaceHost:
         self._server = server
         self._on_change: Callable[[NodeWorkspace], None] = lambda _: None
         self._on_busy: Callable[[WorkspaceId], None] = lambda _: None
+        self._on_drain: Callable[[], None] = lambda: None
         self._workspaces: dict[WorkspaceId, NodeWorkspace] = {}
         self._counts: dict[WorkspaceId, dict[str, int]] = {}
         """The clients of this node by workspace and session."""
@@ -99,11 +102,16 @@ class WorkspaceHost:
             self._read_state,
         )
 
-    def start(self, on_change: Callable[[NodeWorkspace], None], on_busy: Callable[[WorkspaceId], None]) -> None:
+    def start(
+        self,
+        on_change: Callable[[NodeWorkspace], None],
+        on_busy: Callable[[WorkspaceId], None],
+        on_drain: Callable[[], None] = lambda: None,
+    ) -> None:
         """Join the cluster. `on_change` is called when a workspace was opened, or opened in another form; `on_busy`
-        when its runs, its jobs, or its clients at other nodes have changed.
+        when its runs, its jobs, or its clients at other nodes have changed; `on_drain` when the node has to drain.
         """
-        self._on_change, self._on_busy = on_change, on_busy
+        self._on_change, self._on_busy, self._on_drain = on_change, on_busy, on_drain
         if self._server.shared is not None:
             self._server.shared.documents.on_update = self.sender.update_documents
         self.membership.start()
@@ -173,6 +181,27 @@ class WorkspaceHost:
         """Return the owner of a workspace as the store names it now. Raises `StorageError`."""
         return (await self.cluster.workspace_states([workspace])).get(workspace, WorkspaceState(0, None, {})).owner
 
+    # Requests of operators about any node
+
+    async def drain_node(self, node: NodeId) -> bool:
+        """Mark a node as draining; it reads the mark itself. Returns False if it is no member."""
+        try:
+            await self.cluster.mark_draining(node)
+        except NodeGone:
+            return False
+        return True
+
+    async def evict_node(self, node: NodeId) -> bool:
+        """Evict a node, which may be alive or this one. Returns False if it is no member."""
+        me = self.membership.view.node
+        try:
+            is_done = me is not None and await self.cluster.evict_on_request(me, node)
+        except NodeGone:
+            me = None
+        if me is None:
+            raise StorageUnavailable("This server joins the cluster now: try again in a moment.")
+        return is_done
+
     # Membership
 
     def set_deadline(self, at: float) -> None:
@@ -206,6 +235,9 @@ class WorkspaceHost:
 
     def close(self, workspace: WorkspaceId, epoch: int) -> None:
         """Discard the state of a workspace that was released."""
+        if self.is_draining:
+            # It needs an owner now, and the other nodes would see that with their next read.
+            self.sender.want(self.ledger.place)
         node = self._workspaces.get(workspace)
         if node is not None and node.grant == epoch:
             node.set_grant(None)
@@ -228,11 +260,7 @@ class WorkspaceHost:
     def handle_notification(self, channel: str, payload: str) -> None:
         """Handle a notification of another node, or of this one."""
         if channel == EVENTS_CHANNEL:
-            node = self._workspaces.get(WorkspaceId(payload))
-            if node is not None and node.owned is not None:
-                node.owned.catch_up()
-            elif node is not None and node.remote is not None:
-                node.remote.wake()
+            self._wake(WorkspaceId(payload))
         elif channel == CLIENTS_CHANNEL:
             if payload in self._workspaces:
                 self._due.set()
@@ -244,7 +272,24 @@ class WorkspaceHost:
                 if node is not None and node.remote is not None and (event := decode_live(delta)) is not None:
                     node.remote.receive(event)
 
+    def _wake(self, workspace: WorkspaceId) -> None:
+        node, arrived = self._workspaces.get(workspace), boot_time()
+
+        def observe() -> None:
+            self.lag.observe(boot_time() - arrived)
+
+        if node is not None and node.owned is not None:
+            node.owned.catch_up(observe)
+        elif node is not None and node.remote is not None:
+            node.remote.wake(observe)
+
     # Leaving
+
+    def request_drain(self) -> None:
+        """Start to drain on request of an operator."""
+        if not self.is_draining:
+            _log.warning("this node drains: it was requested with holdfast nodes drain")
+            self._on_drain()
 
     async def drain(self, seconds: float) -> None:
         """Leave the cluster: claim nothing, let active runs end for some seconds, and release all workspaces."""

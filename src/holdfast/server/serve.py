@@ -26,6 +26,7 @@ from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener, bind_tcp
 from holdfast.server.http.token_auth import TokenAuth, is_exposed, read_or_make_token, read_token_file
 from holdfast.server.presence import Stop
+from holdfast.server.relay.relay_address import RelayOptions
 from holdfast.server.routes.handlers import HANDLERS
 from holdfast.server.streams.event_stream import stream
 from holdfast.server.telemetry.observers import Observers, own_settings
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.engine.ports import Models
     from holdfast.runtime.open_store import SharedState
     from holdfast.runtime.workspace_host import WorkspaceHost
+    from holdfast.server.relay.relay_listener import RelayListener
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger
 
 __all__ = ["DEFAULT_DRAIN_TIMEOUT", "DEFAULT_WAIT", "RESPONSE_GRACE", "ServerOptions", "run_server", "serve"]
@@ -71,6 +73,7 @@ async def run_server(  # noqa: PLR0913 - each is a dependency or an option
     sockets: Sequence[socket.socket],
     guard: TokenAuth | None = None,
     *,
+    relay: "RelayListener | None" = None,
     on_listening: Callable[[], None] = lambda: None,
     handles_signals: bool = True,
     drain_timeout: float = 0.0,
@@ -85,12 +88,15 @@ async def run_server(  # noqa: PLR0913 - each is a dependency or an option
     server = application.server
     front = application if guard is None else _Front(application, guard)
     opening = asyncio.gather(manager.open_unfinished())
+    on_signal = _SignalHandler(manager, drain_timeout)
     try:
         for number in signals:
-            loop.add_signal_handler(number, _handle_signal, manager, drain_timeout)
+            loop.add_signal_handler(number, on_signal)
         for listener in sockets:
             await server.listen(listener, front)
-        manager.start()
+        if relay is not None and relay.socket is not None and manager.host is not None:
+            await server.listen(relay.socket, relay.admit(application, manager.host), relay.tls)
+        manager.start(drain_timeout)
         on_listening()
         await asyncio.gather(_load_workspace_modules(), application.web.reopen())
         await manager.stopping.wait()
@@ -113,14 +119,26 @@ async def _load_workspace_modules() -> None:
         await in_thread(f"holdfast.{module}")
 
 
-def _handle_signal(manager: WorkspaceManager, drain_timeout: float) -> None:
-    if manager.stopping.is_set():
-        _log.warning("stopping at once; active runs are interrupted at the next start")
-        os._exit(1)
-    if manager.is_draining:
-        manager.apply(Stop())
-    else:
-        manager.drain(drain_timeout)
+class _SignalHandler:
+    """Handles SIGINT and SIGTERM: the first one drains, the second one stops, the next one exits at once. Without a
+    cluster the first one stops. A drain that an operator has requested counts as none, so that a service manager that
+    stops the server does not interrupt its runs.
+    """
+
+    def __init__(self, manager: WorkspaceManager, drain_timeout: float) -> None:
+        self._manager = manager
+        self._drain_timeout = drain_timeout
+        self._has_drained = False
+
+    def __call__(self) -> None:
+        if self._manager.stopping.is_set():
+            _log.warning("stopping at once; active runs are interrupted at the next start")
+            os._exit(1)
+        if self._has_drained:
+            self._manager.apply(Stop())
+        else:
+            self._has_drained = True
+            self._manager.drain(self._drain_timeout)
 
 
 DEFAULT_WAIT = 30.0
@@ -149,6 +167,8 @@ class ServerOptions(msgspec.Struct, frozen=True):
     """The directory of outputs of tools, on the volume that `place` names."""
     drain_timeout: float = DEFAULT_DRAIN_TIMEOUT
     """Seconds for which active runs may continue when a server of a cluster is asked to stop."""
+    relay: RelayOptions = RelayOptions()
+    """Where a server of a cluster accepts requests of the other servers."""
 
 
 async def serve(
@@ -172,6 +192,8 @@ async def serve(
         token = read_token_file(options.token_file) if options.token_file else ""
         sockets = [listener]
         guard = None
+        # Wrong options are reported before the database is changed.
+        relayed = None if address is None else _bind_relay(options, stack)
         ledger = await _open_ledger(options, address)
         shared = await _open_shared_state(ledger, storage.key_file, options) if ledger is not None else None
         if shared is not None:
@@ -182,12 +204,14 @@ async def serve(
         services = ServerServices(options.data_dir, overrides, ledger=ledger, shared=shared)
         try:
             if ledger is not None:
-                services.host = await _open_host(services, ledger, options)
+                assert relayed is not None, "servers with PostgreSQL relay"
+                services.host = await _open_host(services, ledger, relayed.address)
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
                 tcp, guard = _bind_tcp(options.tcp, options, token, stack)
                 sockets.append(tcp)
-            application = Application(manager, observers, HttpServer(), HANDLERS, stream)
+            relay = None if relayed is None else relayed.make_relay(manager)
+            application = Application(manager, observers, HttpServer(), HANDLERS, stream, relay)
         except BaseException:
             # Once it runs, `run_server` closes the services.
             await services.close()
@@ -197,6 +221,7 @@ async def serve(
             application,
             sockets,
             guard,
+            relay=relayed,
             on_listening=lambda: _announce(options),
             drain_timeout=options.drain_timeout,
         )
@@ -210,6 +235,8 @@ async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> 
                 raise StoreMisconfigured(
                     f"{option} is for servers that share a store: also give --store postgresql://..."
                 )
+        if not options.relay.is_empty:
+            raise StoreMisconfigured("--relay is for servers that share a store: also give --store postgresql://...")
         return None
     if options.shared_dir:
         _check_shared_dir(options)
@@ -243,11 +270,18 @@ async def _open_shared_state(ledger: "PostgresLedger", key_file: str, options: S
         raise
 
 
-async def _open_host(services: ServerServices, ledger: "PostgresLedger", options: ServerOptions) -> "WorkspaceHost":
-    """Return the part of the server that belongs to the cluster."""
+async def _open_host(services: ServerServices, ledger: "PostgresLedger", address: str) -> "WorkspaceHost":
+    """Return the part of the server that belongs to the cluster. `address` is where other nodes reach it."""
     from holdfast.runtime.open_store import open_host  # noqa: PLC0415 - needed only for PostgreSQL
 
-    return await open_host(services, ledger, f"http://{options.tcp[0]}:{options.tcp[1]}" if options.tcp else "")
+    return await open_host(services, ledger, address)
+
+
+def _bind_relay(options: ServerOptions, stack: ExitStack) -> "RelayListener":
+    """Return the port at which the other servers of the cluster relay requests to this one."""
+    from holdfast.server.relay.relay_listener import bind_relay  # noqa: PLC0415 - needed only for PostgreSQL
+
+    return bind_relay(options.relay, os.path.abspath(options.socket), stack)
 
 
 def _bind_tcp(

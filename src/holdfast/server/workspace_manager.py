@@ -139,10 +139,12 @@ class WorkspaceManager:
         self.presence, effects = presence.start(leaves_when_idle=leaves_when_idle)
         self._execute(effects)
 
-    def start(self) -> None:
-        """Join the cluster, if the server belongs to one."""
+    def start(self, drain_timeout: float = 0.0) -> None:
+        """Join the cluster, if the server belongs to one. If an operator drains this node, active runs may continue
+        for `drain_timeout` seconds.
+        """
         if self.host is not None:
-            self.host.start(self._follow_node, self._update_busy)
+            self.host.start(self._follow_node, self._update_busy, lambda: self.drain(drain_timeout))
 
     @property
     def handles(self) -> list[WorkspaceHandle]:
@@ -308,13 +310,14 @@ class WorkspaceManager:
 
     def drain(self, seconds: float) -> None:
         """Leave the cluster, then stop: active runs may continue for some seconds, the other nodes take over the rest.
-        Without a cluster, stop.
+        Without a cluster, stop. Without effect on a server that drains or stops already.
         """
-        if self.host is None or self.is_draining:
+        if self.host is None:
             self.apply(presence.Stop())
-            return
-        self.is_draining = True
-        self._tasks.start(self._drain(seconds), name="drain")
+        elif not self.is_draining and not self.presence.leaving:
+            self.is_draining = True
+            _log.info("draining: active runs may continue for %g s; another signal ends them", seconds)
+            self._tasks.start(self._drain(seconds), name="drain")
 
     async def _drain(self, seconds: float) -> None:
         assert self.host is not None, "only called in a cluster"

@@ -226,6 +226,8 @@ class HoldfastApp(App[int], inherit_bindings=False):
         self._report_problems()
         while self.connection.warnings:
             self.context.notify(self.connection.warnings.pop(0), severity="warning", timeout=15)
+        while self.connection.notes:
+            self.context.notify(self.connection.notes.pop(0), timeout=8)
         return is_busy
 
     def _report_problems(self) -> None:

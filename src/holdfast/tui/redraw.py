@@ -176,7 +176,8 @@ class Renderer:
         palette = self._context.transcript.palette
         approval = self._approval_mode()
         if connection.state == "broken":
-            words = " · ".join(word for word in (approval, "reconnecting …") if word)
+            activity = "looking for a server …" if connection.has_alternatives else "reconnecting …"
+            words = " · ".join(word for word in (approval, activity) if word)
             self._write("top-right", Text(words, style=f"bold {palette.warning}", no_wrap=True))
             return
         is_narrow = self._context.size.width < _NARROW
@@ -191,6 +192,7 @@ class Renderer:
             pieces.append((format_usage(session, _context_window(config), is_short=is_narrow), ""))
         servers = self._server_counts(is_narrow=is_narrow)
         pieces += [(words, palette.warning if has_problems else "") for words, has_problems in servers]
+        pieces.append((f"at {connection.node}" if connection.node else "", ""))
         texts = [Text(words, style=style) for words, style in pieces if words]
         self._write("top-right", Text(" · ", no_wrap=True).join(texts))
 

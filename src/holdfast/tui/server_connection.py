@@ -241,6 +241,10 @@ class ServerConnection:
         """Outcomes of approvals and questions, by their ids."""
         self.warnings: list[str] = []
         """Notices that have not been shown yet."""
+        self.notes: list[str] = []
+        """Notices that need no attention and have not been shown yet."""
+        self.node = ""
+        """The server of the event stream, if several hosts were given."""
         self.ended_runs: list[RunId] = []
         """Runs of any session that have ended since the app last checked."""
         self.other_clients = 0
@@ -299,13 +303,25 @@ class ServerConnection:
     async def _receive(self, item: StreamEvent) -> None:
         """Apply an event of the stream. The first one after an interruption shows that the connection is live again."""
         await self._is_settled.wait()
-        if self.state != "live":
+        if self.state != "live" or self.node != self._connection.node:
+            self._set_node(self._connection.node)
             self._set_state("live", "")
             self._start_task(self._report_session())
             self._start_task(self._read_servers())
         self._apply(item)
         if self.view.is_stale:
             self._load(await self.client.snapshot(self.workspace, self.session))
+
+    def _set_node(self, node: str) -> None:
+        if node != self.node:
+            self.notes += [f"Continuing at {node}, because {self.node} is not available."] if self.node else []
+            self.node = node
+            self._on_change()
+
+    @property
+    def has_alternatives(self) -> bool:
+        """True if several hosts were given."""
+        return self._connection.has_alternatives
 
     def _report_trouble(self, reason: str) -> None:
         self._set_state("broken", reason)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.cli.console.run_output import RunOutput, print_stderr
 from holdfast.cli.run_client.run_events import RunEvents
 from holdfast.cli.run_client.signals import DETACHED, Signals
-from holdfast.cli.server_connection import FROM_NOW, ServerConnection
+from holdfast.cli.server_connection import CHECK_INTERVAL, FROM_NOW, ServerConnection
 from holdfast.client.errors import ClientError, ConnectionLost, ServerProblem, TimedOut, Unreachable
 from holdfast.client.events import CursorFilter, StreamEvent, UnknownEvent, decode_event
 from holdfast.client.sync_client import SyncEventStream
@@ -105,6 +105,8 @@ class RunFollower:
         self._give_up_at: float | None = None
         self._last_event_at = time.monotonic()
         self._is_reported = False
+        self._number = 0
+        """The number with which the run was accepted, once it is known."""
         self._has_position = False
         """True after the stream has sent its position: the first gap event reports only that, later ones a gap."""
         self._first_number = FROM_NOW
@@ -159,6 +161,7 @@ class RunFollower:
             raise ServerProblem(503, "The prompt was refused: it could not be stored")
         if not events and stream.is_over:
             raise ConnectionLost
+        self._connection.check_stream(stream)
         if time.monotonic() - self._last_event_at > _MAX_SILENCE:
             self._last_event_at = time.monotonic()
             # The stream may be dead without an error: rely on the stored run from now on.
@@ -180,7 +183,8 @@ class RunFollower:
 
     def _next_wait(self, deadline: float | None) -> float:
         now = time.monotonic()
-        times = [now + (_REDRAW_INTERVAL if self._output.draws else _MAX_SILENCE), self._give_up_at]
+        silence = CHECK_INTERVAL if self._connection.has_alternatives else _MAX_SILENCE
+        times = [now + (_REDRAW_INTERVAL if self._output.draws else silence), self._give_up_at]
         if not self._stopped_by:
             times.append(deadline)
         if self._approvals is not None and self._approvals.poll_interval is not None:
@@ -234,6 +238,7 @@ class RunFollower:
         """Fetch the stored run."""
         self.events.needs_refetch = False
         run = self._connection.request(Run, "GET", self._connection.path("runs", self.events.run))
+        self._number = run.number
         if run.outcome is not None:
             # A run that was accepted while the stream was open has its end on the stream, after its last events:
             # taking the stored end would skip them.
@@ -249,9 +254,13 @@ class RunFollower:
             self._give_up_at = time.monotonic() + _END_TIMEOUT / 2
 
     def _resume(self) -> SyncEventStream:
-        """Reconnect: restart the server if needed, fetch the run, then resume the stream."""
-        self._has_position = True
-        self._first_number = FROM_NOW
+        """Reconnect: restart the server if needed, fetch the run, then resume the stream.
+
+        Without a position the stream begins with the run, so that no event of it is missed.
+        """
+        if not self._has_position:
+            self._has_position = True
+            self._first_number = FROM_NOW
         self._output.set_activity("reconnecting")
         self._output.draw()
         try:
@@ -259,6 +268,8 @@ class RunFollower:
                 self._connection.open(self._signals.wait)
                 try:
                     self._fetch_run()
+                    if self._cursor.since == FROM_NOW and self._number:
+                        self._cursor.since = self._number - 1
                     return self._connection.stream(self._cursor.since)
                 except _CONNECTION_ERRORS:
                     self._signals.wait(_REDRAW_INTERVAL)

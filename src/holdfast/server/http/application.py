@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -24,7 +24,10 @@ from holdfast.server.web.listener import WebListener
 from holdfast.server.workspace_manager import ServerStopping, WorkspaceManager
 from holdfast.tasks import TaskOwner, is_cancelled
 
-__all__ = ["Application", "Streamer", "accepts_gzip"]
+if TYPE_CHECKING:
+    from holdfast.server.relay.relay import Relay
+
+__all__ = ["Application", "Streamer", "accepts_gzip", "read_body"]
 
 Streamer: TypeAlias = Callable[[Request, Receive, Send], Awaitable[None]]
 
@@ -40,6 +43,7 @@ _VARY = (b"vary", b"accept-encoding")
 _JSON = (b"content-type", b"application/json")
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _PAGE = (b"content-type", b"text/html; charset=utf-8")
+_RETRY_AFTER = (b"retry-after", b"1")
 _ALWAYS = frozenset({"health", "version"})
 
 _encoder = msgspec.json.Encoder()
@@ -65,13 +69,16 @@ class Application:
         server: HttpServer,
         handlers: Mapping[str, Handler],
         streamer: Streamer,
+        relay: "Relay | None" = None,
     ) -> None:
+        """`relay` sends requests to the owner of a workspace; None without a cluster."""
         self.server = server
         self.web = WebListener(manager.data_dir, server, self, manager.services.shared)
         self._manager = manager
         self._observers = observers
         self._handlers = handlers
         self._streamer = streamer
+        self._relay = relay
         self._routes: dict[tuple[str | None, ...], dict[str, Route]] = {}
         """Routes by their segments, with None for each parameter, then by method."""
         self._shapes: dict[int, list[tuple[int, ...]]] = {}
@@ -89,8 +96,12 @@ class Application:
         """Answer a request; errors become problem responses."""
         found, others = self._find(_segments(scope), scope["method"])
         if found is None:
-            status, text = (405, b"Method Not Allowed") if others else (404, b"404 page not found")
-            await _respond(send, status, text + b"\n", _TEXT)
+            if others:
+                # RFC 9110, 15.5.6: the response lists the methods that the path has.
+                allow = (b"allow", ", ".join(sorted(others)).encode())
+                await _respond(send, 405, b"Method Not Allowed\n", _TEXT, allow)
+            else:
+                await _respond(send, 404, b"404 page not found\n", _TEXT)
             return
         try:
             await self._answer(found, scope, receive, send)
@@ -115,13 +126,15 @@ class Application:
             # and the request body are freed at once; as a cycle they would wait for the garbage collector, which counts
             # a huge body as one object.
             raised.__traceback__ = None
-            await _respond(send, status, _encoder.encode(problem_of(error)) + b"\n", _JSON)
+            # In a cluster a 503 ends with a takeover or with the outage of the database.
+            more = (_RETRY_AFTER,) if status == 503 and self._manager.host is not None else ()
+            await _respond(send, status, _encoder.encode(problem_of(error)) + b"\n", _JSON, *more)
 
-    def _find(self, segments: tuple[str, ...], method: str) -> tuple[_Found | None, bool]:
-        """Return the route, or whether the path has routes with other methods. Literal segments take precedence over
+    def _find(self, segments: tuple[str, ...], method: str) -> tuple[_Found | None, set[str]]:
+        """Return the route, or the methods of other routes of the path. Literal segments take precedence over
         parameters.
         """
-        others = False
+        others: set[str] = set()
         for shape in self._shapes.get(len(segments), ()):
             routes = self._routes.get(_mask_parameters(segments, shape))
             if routes is None:
@@ -129,33 +142,45 @@ class Application:
             route = routes.get(method)
             if route is not None:
                 names = route.full_path.removeprefix("/").split("/")
-                return _Found(route, {names[place][1:-1]: segments[place] for place in shape}), True
-            others = True
+                return _Found(route, {names[place][1:-1]: segments[place] for place in shape}), others
+            others |= routes.keys()
         return None, others
 
-    async def _answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
-        route = found.route
+    def _check_data_directory(self, scope: Scope) -> None:
         for name, value in scope["headers"]:
             if name == b"holdfast-data" and value.decode("latin-1") != self._manager.data_id:
                 raise OtherDataDirectory
+
+    async def _answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
+        route = found.route
+        self._check_data_directory(scope)
         if route.name not in _ALWAYS:
             await self._manager.ready.wait()
             if self._manager.is_closed:
                 raise ServerStopping
+        query = _query(scope, route)
+        if self._relay is not None:
+            remaining = await self._relay.dispatch(route, found.params, query, (scope, receive, send))
+            if remaining is None:
+                return
+            # The body may have been read.
+            receive = remaining
         request = Request(
             manager=self._manager,
             web=self.web,
             observers=self._observers,
             route=route,
             params=found.params,
-            query=_query(scope, route),
-            body=_decoded(route, await _body(scope, receive)),
-            over_socket=scope.get("client") is None,
+            query=query,
+            body=_decoded(route, await read_body(scope, receive)),
+            over_socket=scope.get("client") is None and "relayed_by" not in scope,
             open_handle=await self._manager.find(found.params["id"])
             if 404 in route.errors and "id" in found.params
             else None,
             page=scope.get("page"),
             exchange=scope.get("exchange"),
+            relay=self._relay,
+            relayed_by=scope.get("relayed_by"),
         )
         if route.streams:
             with _count_connection(request):
@@ -169,15 +194,10 @@ class Application:
             answer = await handler(request)
         if route.is_page:
             await _respond(send, route.status, answer.encode(), _PAGE, (b"content-security-policy", policy().encode()))
-            return
-        if route.media:
+        elif route.media:
             await _respond(send, route.status, answer.encode(), (b"content-type", route.media.encode()))
-            return
-        body = b"" if route.answer is None else _encoder.encode(answer) + b"\n"
-        if len(body) < _MIN_COMPRESSED or request.over_socket:
-            await _respond(send, route.status, body, _JSON)
         else:
-            await _respond_large(send, route.status, body, scope["headers"])
+            await _respond_json(send, request, answer, scope["headers"])
 
 
 def accepts_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -225,7 +245,8 @@ def _query(scope: Scope, route: Route) -> dict[str, str]:
     return {item.name: query[item.name] for item in route.query if item.name in query}
 
 
-async def _body(scope: Scope, receive: Receive) -> bytes:
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    """Return the body of a request. Raises `TooLarge`."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > _MAX_BODY_BYTES:
             # Refuse before the body is received.
@@ -315,6 +336,19 @@ async def _respond(send: Send, status: int, body: bytes, kind: tuple[bytes, byte
         headers.append(kind)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _respond_json(
+    send: Send,
+    request: Request,
+    answer: Any,  # noqa: ANN401 - the type is the route's
+    headers: Iterable[tuple[bytes, bytes]],
+) -> None:
+    body = b"" if request.route.answer is None else _encoder.encode(answer) + b"\n"
+    if len(body) < _MIN_COMPRESSED or request.over_socket:
+        await _respond(send, request.route.status, body, _JSON)
+    else:
+        await _respond_large(send, request.route.status, body, headers)
 
 
 async def _respond_large(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:

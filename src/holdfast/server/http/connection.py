@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from typing import Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 import httptools
 
@@ -36,6 +36,9 @@ from holdfast.protocol.error_status import TooManyStreams
 from holdfast.server.http.listen import is_hung_up, is_our_own
 from holdfast.server.http.request_cycle import NOT_HTTP, Asgi, Message, Receive, RequestCycle, Scope, Send
 from holdfast.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 __all__ = [
     "Asgi",
@@ -460,11 +463,15 @@ class HttpServer:
         self._servers: dict[Asgi, list[asyncio.Server]] = {}
         self._empty: asyncio.Future[None] | None = None
 
-    async def listen(self, listener: socket.socket, application: Asgi) -> None:
-        """Serve an application on a socket. The web page has another application than the API."""
+    async def listen(self, listener: socket.socket, application: Asgi, tls: "SSLContext | None" = None) -> None:
+        """Serve an application on a socket. The web page has another application than the API, and so have the other
+        nodes of a cluster.
+        """
         # The first connection may be reported before `create_server` returns.
         self._servers.setdefault(application, [])
-        server = await self.loop.create_server(lambda: Connection(self, application), sock=listener, backlog=2048)
+        server = await self.loop.create_server(
+            lambda: Connection(self, application), sock=listener, backlog=2048, ssl=tls
+        )
         self._servers.setdefault(application, []).append(server)
 
     def leave(self, application: Asgi) -> None:

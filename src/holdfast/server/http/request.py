@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.node_workspace import AnyWorkspace
     from holdfast.runtime.workspace import Workspace
     from holdfast.runtime.workspace_services import WorkspaceServices
+    from holdfast.server.relay.relay import OwnerAnswer, Relay
 
 if TYPE_CHECKING:
     from holdfast.server.web.web_auth import Page
@@ -45,6 +46,10 @@ class Request(msgspec.Struct, frozen=True):
     """The web page that sent the request, if any."""
     exchange: RequestCycle | None = None
     """The connection's side of the request, for streams; None outside a connection."""
+    relay: "Relay | None" = None
+    """What sends requests to the owner of a workspace; None without a cluster."""
+    relayed_by: str | None = None
+    """The node that has relayed the request to this one, None for a request of a client."""
 
     @property
     def handle(self) -> WorkspaceHandle:
@@ -96,6 +101,17 @@ class Request(msgspec.Struct, frozen=True):
     def run(self) -> RunId:
         """The run id in the path."""
         return RunId(self.params["run_id"])
+
+    async def fetch_from_owner(
+        self, route: str, body: bytes = b"", handle: WorkspaceHandle | None = None
+    ) -> "OwnerAnswer | None":
+        """Return the response of the owner to a route of the workspace, if another node owns it and answers at once.
+        Without a response the caller uses what this node knows.
+        """
+        handle = handle or self.handle
+        if self.relay is None or self.relayed_by is not None or handle.is_local:
+            return None
+        return await self.relay.fetch(handle, route, {**self.params, "id": handle.id}, body)
 
     def number(self, name: str, default: int) -> int:
         """Return a query parameter as a non-negative integer. Raises `BadRequest`."""

@@ -19,6 +19,7 @@ _OTHER_MODULES = (
     "routes.files",
     "routes.lsp",
     "routes.mcp",
+    "routes.nodes",
     "routes.shell",
     "routes.web_login",
     "health.doctor",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.config.problems import format_key
 from holdfast.domain.doctor import Finding
-from holdfast.domain.errors import BadRequest
+from holdfast.domain.errors import BadRequest, Conflict
 from holdfast.domain.extensions import McpContents, McpInfo, McpLogin, McpPrompt
 from holdfast.extensions.mcp.extension import McpExtension
 from holdfast.protocol.error_status import UnknownWorkspace
@@ -39,6 +39,10 @@ __all__ = [
 
 _START_TIMEOUT = 15.0
 """Seconds for which the health check waits for servers that are starting."""
+
+
+class OwnedElsewhere(Conflict):
+    """Another server owns this workspace: MCP servers of a client can be added only there."""
 
 
 def _servers(handle: WorkspaceHandle) -> McpExtension:
@@ -124,7 +128,11 @@ async def mcp_log(request: Request) -> McpLog:
 
 
 async def mcp_lend(request: Request) -> None:
-    """Add MCP servers of a client. It must be attached: the servers are removed when it leaves."""
+    """Add MCP servers of a client. It must be attached: the servers are removed when it leaves. They run on the
+    client's machine, so they are not relayed to a server on another one.
+    """
+    if not request.handle.is_local:
+        raise OwnedElsewhere
     client, handle = client_id_of(request.body.client_id), request.handle
     if client not in request.manager.claims(handle):
         raise NotAttached

@@ -3,7 +3,15 @@
 import msgspec
 
 from holdfast.bus.bus import Subscription
-from holdfast.domain.errors import BadRequest, Conflict, NoUsableModel, ProviderError, UnknownRun
+from holdfast.domain.errors import (
+    BadRequest,
+    Conflict,
+    HoldfastError,
+    NotFound,
+    NoUsableModel,
+    ProviderError,
+    UnknownRun,
+)
 from holdfast.domain.events import RunComplete, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.model_requests import ModelInfo
@@ -11,6 +19,7 @@ from holdfast.domain.runs import Run
 from holdfast.domain.sessions import Session
 from holdfast.engine.run_lifecycle import state_of
 from holdfast.protocol.bodies import AgentInfo, CancelledRuns, PromptAccepted, SelectedModel
+from holdfast.protocol.error_status import Problem, TooLarge
 from holdfast.providers.scripted_model import TOUR
 from holdfast.server.http.request import Request
 from holdfast.server.routes.configuration import choice_of, facts_of
@@ -35,6 +44,8 @@ __all__ = [
     "update_agent",
 ]
 _MAX_RUNS = 1_000
+_REFUSALS: dict[int, type[HoldfastError]] = {404: NotFound, 409: Conflict, 413: TooLarge}
+"""Errors for the statuses with which an owner refuses a prompt; for others it is `BadRequest`."""
 
 
 class SummaryCancelled(Conflict):
@@ -44,6 +55,10 @@ class SummaryCancelled(Conflict):
 async def agent_info(request: Request) -> AgentInfo:
     """Return the model and whether the agent is busy. Clients poll this, so it does not access the disk."""
     workspace = request.workspace
+    answer = await request.fetch_from_owner("agent_info")
+    if answer is not None and answer.status == 200:
+        # Whether it is busy follows the log that the clients of this server see.
+        return msgspec.structs.replace(msgspec.json.decode(answer.body, type=AgentInfo), is_busy=workspace.is_busy())
     try:
         info = (await request.models.large()).info
     except ProviderError:
@@ -71,6 +86,12 @@ async def send_prompt(request: Request) -> PromptAccepted:
     belong to a server, and the run then waits until an owner of the workspace has one.
     """
     prompt = request.body.to_prompt()
+    if _needs_expansion(prompt.prompt) and not request.handle.is_local:
+        if not prompt.run_id:
+            # With it, a prompt that the owner may have stored can be stored again here.
+            prompt = msgspec.structs.replace(prompt, run_id=RunId(request.workspace.new_id()))
+        if (accepted := await _submit_at_owner(request, prompt.run_id)) is not None:
+            return accepted
     is_clustered = request.handle.node is not None
     try:
         model = await request.models.large() if request.handle.is_local else None
@@ -86,13 +107,32 @@ async def send_prompt(request: Request) -> PromptAccepted:
         and (reason := model.info.fallback_reason or _saved_choice(request, model.info))
     ):
         raise NoUsableModel(reason)
-    if prompt.prompt.lstrip().startswith("/") or "@" in prompt.prompt:
+    if _needs_expansion(prompt.prompt):
         # Commands and mentioned files are resolved now and stored with the run, so later changes of the files have no
         # effect.
         brief = await request.extensions.expand_prompt(prompt.prompt)
         prompt = msgspec.structs.replace(prompt, brief=brief)
     run = await request.workspace.inputs.submit(prompt)
     return PromptAccepted(run.run_id, run.session_id, run.delivery, run.position)
+
+
+def _needs_expansion(prompt: str) -> bool:
+    return prompt.lstrip().startswith("/") or "@" in prompt
+
+
+async def _submit_at_owner(request: Request, run: RunId) -> PromptAccepted | None:
+    """Let the owner accept a prompt, because the commands and agents that it names are on the owner's disk. Returns
+    None without an answer: the prompt is then stored here under the same id.
+    """
+    body = msgspec.json.encode(msgspec.structs.replace(request.body, run_id=run))
+    answer = await request.fetch_from_owner("send_prompt", body)
+    if answer is None:
+        return None
+    if answer.status == 202:
+        if not request.handle.is_local:
+            await request.remote.catch_up()
+        return msgspec.json.decode(answer.body, type=PromptAccepted)
+    raise _REFUSALS.get(answer.status, BadRequest)(msgspec.json.decode(answer.body, type=Problem).message)
 
 
 def _saved_choice(request: Request, info: ModelInfo) -> str:

@@ -1,11 +1,12 @@
 """Handlers for the server itself: health, version, control, clients, statistics, metrics, API documentation."""
 
+import asyncio
 import os
 import platform
 from typing import Any
 
 from holdfast import __version__
-from holdfast.domain.errors import BadRequest, Conflict, NotFound, StorageDetached
+from holdfast.domain.errors import BadRequest, Conflict, NotFound, StorageDetached, StorageUnavailable
 from holdfast.domain.usage import Stats
 from holdfast.protocol import PROTOCOL
 from holdfast.protocol.bodies import VersionInfo
@@ -15,13 +16,22 @@ from holdfast.server.presence import Retire, Stop, is_idle
 from holdfast.server.workspace_manager import client_id_of
 
 __all__ = ["all_stats", "control", "docs", "health", "metrics", "openapi", "retire_client", "stats", "version"]
+_HEALTH_SECONDS = 2.0
+"""A load balancer must get an answer before its own time limit ends, also while PostgreSQL does not answer."""
 _MAX_OFFSET_MINUTES = 14 * 60
 """No time zone is further from UTC, in minutes."""
 
 
 async def health(request: Request) -> None:
-    """Return 200 if the server can store data, also during recovery; else 503."""
-    if problem := await request.manager.check_storage():
+    """Return 200 if the server can store data, also during recovery; else 503, and while it leaves a cluster."""
+    if request.manager.is_draining:
+        raise StorageUnavailable("This server leaves the cluster: send requests to another one.")
+    try:
+        async with asyncio.timeout(_HEALTH_SECONDS if request.manager.host is not None else None):
+            problem = await request.manager.check_storage()
+    except TimeoutError:
+        raise StorageUnavailable(f"The store has not answered within {_HEALTH_SECONDS:g} seconds.") from None
+    if problem:
         raise StorageDetached(problem)
 
 

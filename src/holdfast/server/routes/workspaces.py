@@ -9,6 +9,7 @@ from holdfast import __version__
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.domain.message_merge import grow
 from holdfast.domain.messages import Message
+from holdfast.domain.processes import JobInfo
 from holdfast.protocol.bodies import SnapshotBody, WorkspaceBody
 from holdfast.server.http.request import Request
 from holdfast.server.presence import Release, ViewSession
@@ -33,7 +34,7 @@ _MAX_PROBLEMS = 10
 
 async def list_workspaces(request: Request) -> list[WorkspaceBody]:
     """Return the open workspaces."""
-    return [await _body(request, handle) for handle in request.manager.handles]
+    return [await _own_body(request, handle) for handle in request.manager.handles]
 
 
 async def create_workspace(request: Request) -> WorkspaceBody:
@@ -92,8 +93,16 @@ async def snapshot(request: Request) -> SnapshotBody:
         # Read after the store: requests and answers since then are repeated on the stream, which is harmless.
         tuple(msgspec.to_builtins(ask) for ask in handle.workspace.approvals.permissions),
         tuple(msgspec.to_builtins(batch) for batch in handle.workspace.approvals.questions),
-        tuple(msgspec.to_builtins(job) for job in handle.services.jobs.list(session)),
+        await _jobs(request, session),
     )
+
+
+async def _jobs(request: Request, session: SessionId | None) -> tuple[Any, ...]:
+    answer = await request.fetch_from_owner("list_jobs")
+    if answer is not None and answer.status == 200:
+        jobs = msgspec.json.decode(answer.body, type=tuple[JobInfo, ...])
+        return tuple(msgspec.to_builtins(job) for job in jobs if session in (None, job.session_id))
+    return tuple(msgspec.to_builtins(job) for job in request.services.jobs.list(session))
 
 
 def _with_open_parts(handle: WorkspaceHandle, messages: tuple[Message, ...]) -> list[Message]:
@@ -102,6 +111,21 @@ def _with_open_parts(handle: WorkspaceHandle, messages: tuple[Message, ...]) -> 
 
 
 async def _body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
+    """Return a workspace, with the settings and extensions of its owner if another server owns it."""
+    answer = await request.fetch_from_owner("get_workspace", handle=handle)
+    if answer is None or answer.status != 200:
+        return await _own_body(request, handle)
+    body = msgspec.structs.replace(
+        msgspec.json.decode(answer.body, type=WorkspaceBody),
+        debug=handle.debug,
+        data_dir=str(handle.data_dir),
+        version=__version__,
+        channels=handle.channels,
+    )
+    return msgspec.structs.replace(body, env=handle.env) if request.over_socket else body
+
+
+async def _own_body(request: Request, handle: WorkspaceHandle) -> WorkspaceBody:
     skills = handle.services.extensions.skills
     await skills.wait_first_scan()
     body = WorkspaceBody(

@@ -8,8 +8,9 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.domain.events import (
     ChangeKind,
@@ -24,6 +25,9 @@ from holdfast.domain.events import (
 from holdfast.domain.ids import RunId, SessionId
 from holdfast.domain.messages import Message
 from holdfast.server.workspace_manager import WorkspaceManager
+
+if TYPE_CHECKING:
+    from holdfast.runtime.workspace_host import WorkspaceHost
 
 __all__ = ["Family", "Metrics", "ServerMetrics", "render"]
 
@@ -129,11 +133,7 @@ class Metrics:
     def families(self) -> list[Family]:
         """Return all metrics."""
         took = Family("run_seconds", "histogram", "Duration of runs, from their first step to their end.")
-        total = 0
-        for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self._buckets, strict=True):
-            total += count
-            took.set(total, "_bucket", le=bound)
-        took.set(self._seconds, "_sum").set(total, "_count")
+        _fill_histogram(took, _BOUNDS, self._buckets, self._seconds)
         outcomes = dict.fromkeys(("completed", "failed", "cancelled", "interrupted"), 0) | self._ended
         return [
             Family("runs_accepted_total", "counter", "Accepted prompts.").set(self._accepted),
@@ -147,6 +147,14 @@ class Metrics:
             _counter_family("asks_total", "Approval requests and questions.", ("kind",), _with_one_label(self._asks)),
             Family("cost_dollars_total", "counter", "Cost of responses in dollars.").set(self._cost),
         ]
+
+
+def _fill_histogram(family: Family, bounds: Sequence[float], buckets: Sequence[int], seconds: float) -> None:
+    total = 0
+    for bound, count in zip((*map(str, bounds), "+Inf"), buckets, strict=True):
+        total += count
+        family.set(total, "_bucket", le=bound)
+    family.set(seconds, "_sum").set(total, "_count")
 
 
 def _with_one_label(values: Mapping[str, int]) -> dict[tuple[str, ...], int]:
@@ -168,7 +176,10 @@ class ServerMetrics(Metrics):
 
     def render_all(self, manager: WorkspaceManager) -> str:
         """Render the counters and the current values."""
-        return render([*self.families(), *_now(manager)])
+        families = [*self.families(), *_now(manager)]
+        if manager.host is not None:
+            families += _cluster(manager.host)
+        return render(families)
 
 
 def _now(manager: WorkspaceManager) -> list[Family]:
@@ -190,6 +201,42 @@ def _now(manager: WorkspaceManager) -> list[Family]:
         opened = len(os.listdir(descriptors))
         families.append(Family("process_open_fds", "gauge", "Open descriptors.").set(opened))
     return families
+
+
+def _cluster(host: "WorkspaceHost") -> list[Family]:
+    """Return the metrics of a node of a cluster."""
+    view, ledger = host.membership.view, host.ledger
+    nodes = len(view.peers) + (view.node is not None)
+    evicted = _with_one_label({str(kind): count for kind, count in host.membership.takeovers.items()})
+    connections = Family("postgres_connections", "gauge", "Connections to PostgreSQL, by pool and state.")
+    waiting = Family("postgres_calls_waiting", "gauge", "Calls that wait for a connection to PostgreSQL, by pool.")
+    for name, pool in (("store", ledger.pool), ("cluster", host.cluster.pool)):
+        for state, count in zip(("in_use", "idle"), pool.usage, strict=True):
+            connections.set(count, pool=name, state=state)
+        waiting.set(pool.waiting, pool=name)
+    return [
+        Family("cluster_nodes", "gauge", "Nodes that this node sees, itself included.").set(nodes),
+        Family("cluster_workspaces_owned", "gauge", "Workspaces that this node owns.").set(len(view.held)),
+        Family("cluster_draining", "gauge", "1 while this node drains.").set(host.is_draining),
+        _counter_family(
+            "cluster_takeovers_total",
+            "Nodes that this node has declared dead: by hint (the process has died) or by lease (it was silent).",
+            ("kind",),
+            evicted,
+        ),
+        Family("cluster_fenced_writes_total", "counter", "Writes refused because another node had taken over.").set(
+            ledger.fenced_writes
+        ),
+        _wake_up_family(host),
+        connections,
+        waiting,
+    ]
+
+
+def _wake_up_family(host: "WorkspaceHost") -> Family:
+    family = Family("cluster_wakeup_seconds", "histogram", "Time from a wake-up to the handling of its events here.")
+    _fill_histogram(family, host.lag.bounds, host.lag.buckets, host.lag.seconds)
+    return family
 
 
 def _size(file: Path) -> int:

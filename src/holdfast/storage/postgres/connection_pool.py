@@ -85,6 +85,8 @@ class Pool:
         self.shown = shown
         self._pool: Any = None
         self._is_closed = False
+        self.waiting = 0
+        """The number of calls that wait for a connection."""
         self._is_out = False
 
     async def open(self) -> None:
@@ -100,6 +102,14 @@ class Pool:
         )
         async with self._pool.acquire():
             pass
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """The numbers of connections in use and of idle ones."""
+        if self._pool is None:
+            return 0, 0
+        idle = self._pool.get_idle_size()
+        return self._pool.get_size() - idle, idle
 
     async def close(self) -> None:
         """Close all connections; those that are still in use are terminated after a moment."""
@@ -152,11 +162,14 @@ class Pool:
     ) -> T:
         if self._pool is None or self._is_closed:
             raise _Lost(unreachable())
+        self.waiting += 1
         try:
             connection = await self._pool.acquire(timeout=CONNECT_SECONDS)
         except ERRORS as error:
             self._note_outage(error)
             raise _Lost(unreachable()) from None
+        finally:
+            self.waiting -= 1
         self._note_outage(None)
         try:
             return await work(connection)

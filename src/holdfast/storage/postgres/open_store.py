@@ -59,6 +59,13 @@ _REPORT = (
     # The value before the connection was prepared.
     " (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') AS synchronous_commit"
 )
+_STANDBYS = (
+    "SELECT coalesce(nullif(application_name, ''), 'a standby') AS name, sync_state FROM pg_stat_replication"
+    # A backup that is being made. The state is not visible to every role.
+    " WHERE state IS DISTINCT FROM 'backup' ORDER BY 1"
+)
+_ROUND_TRIPS = 5
+_WAKE_UP_SECONDS = 2.0
 _log = logging.getLogger("holdfast.storage")
 
 
@@ -193,25 +200,49 @@ async def through_transaction_pooler(connection: Connection, options: dict[str, 
 
 async def report_of(pool: Pool) -> StoreReport:
     """Return the state of the database behind the pool. Raises `StorageError`."""
-    loop = asyncio.get_running_loop()
-    (row,) = await pool.fetch(_REPORT)
-    standbys = await pool.fetch("SELECT application_name, sync_state FROM pg_stat_replication ORDER BY 1")
-    times: list[float] = []
-    for _ in range(5):
-        began = loop.time()
-        await pool.fetch("SELECT 1")
-        times.append(loop.time() - began)
     try:
         async with connected(pool.options) as connection:
-            has_pooler = await through_transaction_pooler(connection, pool.options)
+            # In one transaction: a pooler could execute each statement on another connection.
+            async with connection.transaction():
+                (row,) = await connection.fetch(_REPORT)
+                standbys = await connection.fetch(_STANDBYS)
+                latency = await _latency(connection)
+            return StoreReport(
+                shown=pool.shown,
+                version=row["version"],
+                synchronous_commit=row["synchronous_commit"],
+                is_fsync_on=row["fsync"] == "on",
+                standbys=tuple((item["name"], item["sync_state"] or "") for item in standbys),
+                latency_ms=1_000 * latency,
+                has_transaction_pooler=await through_transaction_pooler(connection, pool.options),
+                wake_up_ms=await _wake_up_ms(pool.options),
+            )
     except ERRORS as error:
         raise read_error(error) from None
-    return StoreReport(
-        shown=pool.shown,
-        version=row["version"],
-        synchronous_commit=row["synchronous_commit"],
-        is_fsync_on=row["fsync"] == "on",
-        standbys=tuple((item["application_name"] or "a standby", item["sync_state"] or "") for item in standbys),
-        latency_ms=1_000 * sorted(times)[2],
-        has_transaction_pooler=has_pooler,
-    )
+
+
+async def _latency(connection: Connection) -> float:
+    """Return the median time of a round trip in seconds."""
+    loop = asyncio.get_running_loop()
+    times: list[float] = []
+    for _ in range(_ROUND_TRIPS):
+        began = loop.time()
+        await connection.execute("SELECT 1")
+        times.append(loop.time() - began)
+    return sorted(times)[_ROUND_TRIPS // 2]
+
+
+async def _wake_up_ms(options: dict[str, Any]) -> float | None:
+    """Return the time until a notification arrives at another connection, None if it does not."""
+    loop = asyncio.get_running_loop()
+    channel, arrived = f"holdfast_{secrets.token_hex(8)}", asyncio.Event()
+    listener: Any
+    async with connected(options) as listener, connected(options) as sender:
+        await listener.add_listener(channel, lambda *_: arrived.set())
+        began = loop.time()
+        await sender.execute(f"NOTIFY {channel}")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WAKE_UP_SECONDS):
+                await arrived.wait()
+                return 1_000 * (loop.time() - began)
+    return None

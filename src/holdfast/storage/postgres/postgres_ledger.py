@@ -131,6 +131,8 @@ class PostgresLedger(Reads):
         self._queues: dict[int, _WorkQueue] = {}
         self._groups: dict[int, _InputGroup] = {}
         self._is_closed = False
+        self.fenced_writes = 0
+        """The number of writes that were refused because another server had taken over the workspace."""
 
     async def close(self) -> None:
         """Finish the submitted work, then close. Later calls raise `StorageUnavailable`."""
@@ -213,7 +215,11 @@ class PostgresLedger(Reads):
         """
         batch = _Batch(tuple(writes), epoch, ticket)
         key = await self._known_key(workspace)
-        return await self._queue(key).submit(lambda: self._apply(key, batch))
+        try:
+            return await self._queue(key).submit(lambda: self._apply(key, batch))
+        except OwnerChanged:
+            self.fenced_writes += 1
+            raise
 
     async def last_batch(self, workspace: WorkspaceId, epoch: int) -> tuple[int, Sequence[Answer]]:
         """Return ticket and answers of the last stored batch, after every earlier commit. A commit whose outcome was

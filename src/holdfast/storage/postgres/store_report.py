@@ -1,5 +1,6 @@
 """The state of a PostgreSQL store, for `holdfast doctor`. Does not import asyncpg."""
 
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -13,7 +14,9 @@ _SLOW_MS = 5.0
 
 
 class StoreReport(msgspec.Struct, frozen=True):
-    """What PostgreSQL reports about itself. `standbys` are names and their `sync_state`, empty if it is not visible."""
+    """What PostgreSQL reports about itself. `standbys` are names and their `sync_state`, empty if it is not visible.
+    `wake_up_ms` is the time of a notification through LISTEN, None if it did not arrive.
+    """
 
     shown: str
     version: str
@@ -22,6 +25,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     standbys: tuple[tuple[str, str], ...]
     latency_ms: float
     has_transaction_pooler: bool
+    wake_up_ms: float | None = None
 
 
 @runtime_checkable
@@ -33,30 +37,57 @@ class ReportingLedger(Protocol):
 
 
 def findings(report: StoreReport) -> list[Finding]:
-    """Return the problems of the store, or that there are none."""
-    found: list[Finding] = []
+    """Return the state of the store, then its problems."""
+    return [_summary(report), *_durability(report), *_standbys(report), *_connection(report)]
+
+
+def _summary(report: StoreReport) -> Finding:
+    safe = [name for name, state in report.standbys if state in {"sync", "quorum"}]
+    parts = [
+        f"PostgreSQL {report.version}, {report.shown}",
+        f"synchronous_commit is {report.synchronous_commit}",
+        f"synchronous standby: {', '.join(safe) or 'none'}",
+        f"a round trip takes {report.latency_ms:.1f} ms",
+    ]
+    if report.wake_up_ms is not None:
+        parts.append(f"a wake-up of another server {report.wake_up_ms:.1f} ms")
+    return Finding(_AREA, "ok", f"{'; '.join(parts)}.")
+
+
+def _durability(report: StoreReport) -> Iterator[Finding]:
     if not report.is_fsync_on:
         what = "fsync is off in PostgreSQL: a crash of its machine loses prompts that were accepted."
-        found.append(Finding(_AREA, "error", what, "Set fsync = on."))
+        yield Finding(_AREA, "error", what, "Set fsync = on.")
     if report.synchronous_commit == "off":
         what = "synchronous_commit is off by default; Holdfast turns it on for its own connections."
-        found.append(Finding(_AREA, "note", what, "Set synchronous_commit = on for the role of the store."))
+        yield Finding(_AREA, "note", what, "Set synchronous_commit = on for the role of the store.")
+
+
+def _standbys(report: StoreReport) -> Iterator[Finding]:
     hidden = [name for name, state in report.standbys if not state]
     if hidden:
-        what = f"whether {', '.join(hidden)} is a synchronous standby is not visible to this role."
-        found.append(Finding(_AREA, "note", what, "GRANT pg_read_all_stats TO the role of the store."))
+        what = f"this role cannot see whether the standby is synchronous ({', '.join(hidden)})."
+        yield Finding(_AREA, "note", what, "GRANT pg_read_all_stats TO the role of the store.")
+    todo = "Name the standbys in synchronous_standby_names, and set synchronous_commit = on."
     behind = [name for name, state in report.standbys if state in {"async", "potential"}]
-    if behind or (report.standbys and report.synchronous_commit == "local"):
-        what = f"{', '.join(behind) or 'no standby'} is asynchronous: a failover to it loses what was accepted last."
-        todo = "Name the standbys in synchronous_standby_names, and set synchronous_commit = on."
-        found.append(Finding(_AREA, "warning", what, todo))
+    if behind:
+        what = f"asynchronous standby ({', '.join(behind)}): a failover to it loses what was accepted last."
+        yield Finding(_AREA, "warning", what, todo)
+    elif report.standbys and report.synchronous_commit == "local":
+        what = "synchronous_commit is local: a failover to a standby loses what was accepted last."
+        yield Finding(_AREA, "warning", what, todo)
+
+
+def _connection(report: StoreReport) -> Iterator[Finding]:
     if report.has_transaction_pooler:
         what = "a connection pooler in transaction mode is between the server and PostgreSQL: wake-ups are lost."
-        found.append(Finding(_AREA, "error", what, "Give the address of PostgreSQL itself, or use session mode."))
+        yield Finding(_AREA, "error", what, "Give the address of PostgreSQL itself, or use session mode.")
+    elif report.wake_up_ms is None:
+        what = (
+            "a notification did not arrive (LISTEN): other servers see events a second late, and evictions are slower."
+        )
+        todo = "Give the address of PostgreSQL itself, without a proxy that shares connections."
+        yield Finding(_AREA, "error", what, todo)
     if report.latency_ms > _SLOW_MS:
         what = f"a round trip takes {report.latency_ms:.1f} ms; each prompt and each step needs two."
-        found.append(Finding(_AREA, "warning", what, "Run the server near PostgreSQL."))
-    if not found:
-        what = f"PostgreSQL {report.version}, {report.shown}; a round trip takes {report.latency_ms:.1f} ms."
-        found.append(Finding(_AREA, "ok", what))
-    return found
+        yield Finding(_AREA, "warning", what, "Run the server near PostgreSQL.")
