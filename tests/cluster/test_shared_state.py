@@ -31,6 +31,7 @@ from holdfast.server.serve import ServerOptions, serve
 from holdfast.server.web import web_app, web_auth
 from holdfast.storage.postgres.connection_pool import Pool
 from holdfast.storage.postgres.shared_documents import SharedDocuments
+from holdfast.testing.gates import until
 from holdfast.testing.harness import FixedModels
 from model_server.script import Reply
 from model_server.script import Say as ModelSay
@@ -81,12 +82,13 @@ async def test_setting_of_one_node_is_seen_by_all(
         return (await server.client.get_config(workspace))["options"].get("ask_timeout")
 
     await a.client.config_set(workspace, "options.ask_timeout", 77, scope=scope)
-    assert await shown(a) == 77, "read your writes"
 
-    async def at_b() -> bool:
-        return bool(await shown(b) == 77)
+    async def is_shown(server: NodeServer) -> bool:
+        return bool(await shown(server) == 77)
 
-    await eventually(at_b)
+    # The owner answers with the settings in effect, and may be the other node.
+    for server in (a, b):
+        await eventually(lambda server=server: is_shown(server))  # type: ignore[misc]
     await b.client.config_remove(workspace, "options.ask_timeout", scope=scope)
 
     async def gone_at_a() -> bool:
@@ -140,7 +142,7 @@ async def test_rule_that_a_client_of_another_node_allows_always_is_saved_once_fo
     for server in (a, b):
         await eventually(lambda server=server: saved(server), 5)  # type: ignore[misc]
     assert b"touch made" in await rows(cluster)
-    assert (Path(cluster.project) / "made").exists()
+    await until((Path(cluster.project) / "made").exists)
 
 
 async def test_project_that_is_trusted_at_one_node_is_trusted_at_all(
@@ -366,7 +368,11 @@ async def test_node_with_another_key_works_except_for_tokens_and_sign_ins(
     with pytest.raises(ServerProblem, match=r"Use the same file on all servers|is empty"):
         await b.client.config_refresh_oauth(workspace, {"provider_id": "p"})
     await b.client.config_set(workspace, "options.ask_timeout", 5)
-    assert (await b.client.get_config(workspace))["options"]["ask_timeout"] == 5
+
+    async def is_shown() -> bool:
+        return bool((await b.client.get_config(workspace))["options"]["ask_timeout"] == 5)
+
+    await eventually(is_shown)
     found = await b.client.doctor(workspace, "store")
     assert [item.severity for item in found.findings if "key file" in item.what] == ["error"]
     assert len([record for record in caplog.records if "key file" in record.message]) == 1
