@@ -9,6 +9,7 @@ from bench import (
     accept,
     bus,
     chart,
+    cluster,
     extensions,
     files,
     hangup,
@@ -42,7 +43,11 @@ _ALL: dict[str, Callable[[], list[Figure]]] = {
     "extensions": extensions.measure,
     "postgres": postgres.measure,
 }
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"table": table.main, "chart": chart.main}
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "table": table.main,
+    "chart": chart.main,
+    "cluster": cluster.main,
+}
 
 
 def main(names: Sequence[str]) -> int:
@@ -51,7 +56,10 @@ def main(names: Sequence[str]) -> int:
         return _COMMANDS[names[0]](names[1:])
     unknown = [name for name in names if name not in _ALL]
     if unknown:
-        print(f"Unknown benchmark {', '.join(unknown)}; known are table, chart, {', '.join(_ALL)}.", file=sys.stderr)
+        print(
+            f"Unknown benchmark {', '.join(unknown)}; known are table, chart, cluster, {', '.join(_ALL)}.",
+            file=sys.stderr,
+        )
         return 2
     began = time.perf_counter()
     figures: list[Figure] = []

@@ -1,8 +1,10 @@
 """`python -m bench.fake_provider`: a provider on the OpenAI chat wire that answers at once, as a process of its own.
 
-The last `words=COUNT [pause=MILLISECONDS] [stamped]` of a request determines the response: COUNT tokens, without a
-pause in one write, and with a pause one by one. A token begins with "@", which occurs nowhere else in an event stream.
-A stamped token is the time of its sending on the monotonic clock, which all processes of a machine share.
+The last `words=COUNT [pause=MILLISECONDS] [each=GROUP] [stamped] [watched]` of a request determines the response: COUNT
+tokens, without a pause in one write, and with a pause one by one or in groups. A token begins with "@", which occurs
+nowhere else in an event stream. A stamped token, or one after a pause, is the time of its sending on the monotonic
+clock, which all processes of a machine share. If a watched response with pauses ends early, the time at which its
+connection was closed is printed.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ SMALL_MODEL = "small"
 """The model that writes titles: its responses are short, whatever the request."""
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
-_ORDER = re.compile(rb"words=(\d+)(?: pause=(\d+))?( stamped)?")
+_ORDER = re.compile(rb"words=(\d+)(?: pause=(\d+))?(?: each=(\d+))?( stamped)?( watched)?")
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _SMALL = re.compile(f'"model": ?"{SMALL_MODEL}"'.encode())
 
@@ -57,6 +59,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._received = b""
         self._tasks = TaskOwner()
+        self._is_watched = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -66,6 +69,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self._tasks.cancel_all()
+        if self._is_watched:
+            print(f"{time.monotonic():.9f}", flush=True)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -80,24 +85,27 @@ class _Connection(asyncio.Protocol):
 
     def _respond(self, body: bytes) -> None:
         orders = _ORDER.findall(body)
-        count, pause, is_stamped = orders[-1] if orders else (b"1", b"", b"")
+        count, pause, group, is_stamped, is_watched = orders[-1] if orders else (b"1", *[b""] * 4)
         if _SMALL.search(body):
             self._write(_HEAD + _token("Title") + _END)
         elif pause:
-            self._tasks.start(self._pace(int(count), int(pause) / 1e3), name="pace", done=lambda _: None)
+            self._is_watched = bool(is_watched)
+            self._tasks.start(
+                self._pace(int(count), int(pause) / 1e3, int(group or 1)), name="pace", done=lambda _: None
+            )
         elif is_stamped:
             self._write(_HEAD + b"".join(_token(_stamp()) for _ in range(int(count))) + _END)
         else:
             self._write(_HEAD + _tokens(int(count)) + _END)
 
-    async def _pace(self, count: int, pause: float) -> None:
+    async def _pace(self, count: int, pause: float, group: int) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         self._write(_HEAD)
-        for _ in range(count):
+        for _ in range(0, count, group):
             due += pause
             await asyncio.sleep(max(0.0, due - loop.time()))
-            self._write(_token(_stamp()))
+            self._write(b"".join(_token(_stamp()) for _ in range(group)))
         self._write(_END)
 
     def _write(self, data: bytes) -> None:

@@ -21,7 +21,7 @@ from holdfast.domain.sessions import SessionPatch
 from holdfast.domain.store_operations import Admit, CreateSession, PatchSession, Write
 from holdfast.storage.postgres.store_address import StoreAddress
 
-__all__ = ["measure"]
+__all__ = ["LedgerSubject", "measure"]
 
 ROUNDS = 200
 TOGETHER = 50
@@ -29,7 +29,7 @@ EVENTS = 10_000
 _BARE = "INSERT INTO bare (body) VALUES ($1)"
 
 
-class _Subject:
+class LedgerSubject:
     """A ledger with one workspace, and a bare connection to the same database."""
 
     def __init__(self, ledger: Any, bare: Any, workspace: WorkspaceId, epoch: int) -> None:  # noqa: ANN401
@@ -65,7 +65,7 @@ async def _ms(work: Callable[[], Awaitable[object]]) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-async def _figures(on: _Subject) -> list[Figure]:
+async def _figures(on: LedgerSubject) -> list[Figure]:
     patch = Write((PatchSession(SessionPatch(SessionId("s"), 1)),))
     await on.commit(Write((CreateSession(_session()),)))
     for _ in range(30):
@@ -105,7 +105,7 @@ async def _measure(dsn: str) -> list[Figure]:
     try:
         await bare.execute("CREATE TABLE bare (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea)")
         record = await ledger.open_workspace("/w")
-        return await _figures(_Subject(ledger, bare, record.id, record.epoch))
+        return await _figures(LedgerSubject(ledger, bare, record.id, record.epoch))
     finally:
         await bare.close()
         await ledger.close()

@@ -15,7 +15,7 @@ from bench.servers import ServerProcess
 from holdfast.client.server_address import ServerAddress, build_request
 from holdfast.http11.client_messages import ResponseParser
 
-__all__ = ["END", "STAMP", "TOKEN", "RawClient", "Readers", "RequestConnection"]
+__all__ = ["END", "STAMP", "TOKEN", "RawClient", "Readers", "RequestConnection", "connect"]
 
 END = b'"type":"run_complete"'
 TOKEN = b'"@'
@@ -25,7 +25,8 @@ STAMP = re.compile(rb"@(\d+\.\d{9}) ")
 Received = Callable[[socket.socket, bytes], None]
 
 
-def _connect(address: ServerAddress) -> socket.socket:
+def connect(address: ServerAddress) -> socket.socket:
+    """Return a connection to a server."""
     if address.path:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address.path)
@@ -40,7 +41,7 @@ class RequestConnection:
 
     def __init__(self, address: ServerAddress) -> None:
         self._address = address
-        self.socket = _connect(address)
+        self.socket = connect(address)
 
     def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> None:
         """Send a request."""
@@ -80,7 +81,8 @@ class RawClient:
         self._client = os.urandom(16).hex()
         self._prefix = os.urandom(4).hex()
         self._runs = 0
-        body = {"id": "", "path": path or str(server.project), "client_id": self._client}
+        self.directory = path or str(server.project)
+        body = {"id": "", "path": self.directory, "client_id": self._client}
         self.workspace = self._create("/v1/workspaces", body)
         self.path = f"/v1/workspaces/{self.workspace}"
 
@@ -100,6 +102,10 @@ class RawClient:
         self._requests.request("POST", f"{self.path}/agent", body)
         return str(body["run_id"])
 
+    def send_post(self, session: str, text: str) -> None:
+        """Send a prompt; `receive` reads its response."""
+        self._requests.send("POST", f"{self.path}/agent", self.prompt(session, text))
+
     def send_cancel(self, session: str) -> None:
         """Send a cancel; `receive` reads its response."""
         self._requests.send("POST", f"{self.path}/agent/sessions/{session}/cancel", {})
@@ -110,13 +116,18 @@ class RawClient:
 
     def get(self, resource: str) -> bytes:
         """Return a resource of the workspace."""
-        return self._requests.request("GET", f"{self.path}/{resource}")
+        return self.request("GET", resource)
+
+    def request(self, method: str, resource: str, body: Mapping[str, object] | None = None) -> bytes:
+        """Send a request for a resource of the workspace and return the body of its response."""
+        return self._requests.request(method, f"{self.path}/{resource}", body)
 
     def stream(self) -> socket.socket:
         """Return an event stream that has sent its first frames."""
-        connection = _connect(self.address)
+        connection = connect(self.address)
         # A number that was never assigned: the server sends no stored events, only a gap.
-        query = (("since", 1 << 52),)
+        # The stream keeps the workspace open for this client.
+        query = (("since", 1 << 52), ("client_id", self._client))
         connection.sendall(build_request(self.address, "GET", f"{self.path}/events", query))
         seen = b""
         while b'"gap"' not in seen:
@@ -137,6 +148,7 @@ class Readers:
     def __init__(self, connections: Sequence[socket.socket]) -> None:
         self._selector = selectors.DefaultSelector()
         self._rests = dict.fromkeys(connections, b"")
+        self.connections = tuple(connections)
         self.size = 0
         """Bytes received so far."""
         for connection in connections:

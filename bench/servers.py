@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import IO
 
 from bench.fake_provider import SMALL_MODEL
 from bench.repositories import copy_small, temporary_directory
@@ -97,7 +99,11 @@ class ServerProcess:
 
     def processor(self) -> float:
         """Return the seconds of processor time so far, of the server, its children and those that have exited."""
-        return sum(map(_processor, [self.pid, *_descendants(self.pid)]))
+        return sum(map(_processor, self.processes()))
+
+    def processes(self) -> list[int]:
+        """Return the ids of the server and its descendants."""
+        return [self.pid, *_descendants(self.pid)]
 
     def written(self) -> int:
         """Return the bytes that the server has written so far, to files and to sockets.
@@ -157,13 +163,18 @@ def _descendants(pid: int) -> list[int]:
 class Provider:
     """The fake provider process."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, reports: IO[bytes]) -> None:
         self.url = url
+        self._reports = reports
 
     @property
     def settings(self) -> str:
         """The settings of a server that uses this provider."""
         return _FAKE.format(url=self.url, small=SMALL_MODEL)
+
+    def wait_closed(self) -> float:
+        """Return when the connection of a watched response was closed, on the monotonic clock."""
+        return float(self._reports.readline())
 
 
 @contextmanager
@@ -173,7 +184,7 @@ def fake_provider() -> Iterator[Provider]:
         assert process.stdout is not None
         port = int(process.stdout.readline())
         try:
-            yield Provider(f"http://127.0.0.1:{port}/v1")
+            yield Provider(f"http://127.0.0.1:{port}/v1", process.stdout)
         finally:
             process.terminate()
 
@@ -183,8 +194,15 @@ def _nothing(_: Path) -> None:
 
 
 @contextmanager
-def served(*command: str, settings: str = _DEMO, prepare: Callable[[Path], None] = _nothing) -> Iterator[ServerProcess]:
-    """Spawn a server and do not wait for it. `prepare` is called with its home before that.
+def served(
+    *command: str,
+    settings: str = _DEMO,
+    prepare: Callable[[Path], None] = _nothing,
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[ServerProcess]:
+    """Spawn a server and do not wait for it. `prepare` is called with its home before that. `options` are those of
+    `holdfast serve`, `variables` are added to its environment.
 
     The default settings select the scripted model, which `holdfast run` uses without a terminal only if it is selected.
     """
@@ -194,8 +212,8 @@ def served(*command: str, settings: str = _DEMO, prepare: Callable[[Path], None]
         file.write_text(settings)
         tcp = ServerAddress(host="127.0.0.1", port=free_port(), token=_write_token(root))
         prepare(root)
-        serve = ("-P", "-m", "holdfast", "serve", "--host", f"tcp://{tcp.authority}")
-        with _spawned(root, tcp, command or serve) as server:
+        serve = ("-P", "-m", "holdfast", "serve", "--host", f"tcp://{tcp.authority}", *options)
+        with _spawned(root, tcp, command or serve, variables) as server:
             yield server
 
 
@@ -232,9 +250,13 @@ def _write_token(root: Path) -> str:
 
 
 @contextmanager
-def _spawned(root: Path, tcp: ServerAddress, command: tuple[str, ...]) -> Iterator[ServerProcess]:
+def _spawned(
+    root: Path, tcp: ServerAddress, command: tuple[str, ...], variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[ServerProcess]:
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *command], env=environment(root), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, *command], env={**environment(root), **variables}, stderr=subprocess.DEVNULL
+    )
     try:
         yield ServerProcess(root, process, began, tcp)
     finally:

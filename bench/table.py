@@ -36,7 +36,7 @@ from bench.turn_rows import (
     subjects,
 )
 
-__all__ = ["Report", "main", "measure"]
+__all__ = ["ROWS", "TURN_GROUPS", "Commits", "Pair", "Report", "machine", "main", "measure"]
 
 REFERENCE_DATE = "November 2026"
 """When Crush was measured: beside the floor, on a quiet machine with two processors."""
@@ -226,7 +226,8 @@ class Report(msgspec.Struct, frozen=True):
     rows: list[Figure]
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return a description of the machine."""
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     # With real-time priority other work hardly affects the figures; a reader has to know which of the two it was.
     priority = "normal" if os.sched_getscheduler(0) == os.SCHED_OTHER else "real-time"
@@ -256,7 +257,7 @@ def main(arguments: Sequence[str]) -> int:
     began, (load, *_) = time.perf_counter(), os.getloadavg()
     figures = measure(QUICK if options.quick else Plan(), chosen)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    report = Report(today, _machine(), load, time.perf_counter() - began, options.quick, figures)
+    report = Report(today, machine(), load, time.perf_counter() - began, options.quick, figures)
     _print(report)
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)

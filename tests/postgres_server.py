@@ -111,6 +111,12 @@ class PostgresServer:
             self._process.wait(30)
             self._process = None
 
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The running server."""
+        assert self._process is not None, "the server is not running"
+        return self._process
+
     def crash(self) -> None:
         """Kill the server as a crash does and start it again."""
         self.stop(signal.SIGQUIT)

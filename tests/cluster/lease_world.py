@@ -9,12 +9,12 @@ of each workspace are 0, and earlier ones are -1. A view of one node is represen
 single views are remembered. A node that was evicted is renamed: `a` becomes `a-`.
 """
 
-from collections.abc import Callable, Iterator
-from math import inf
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from cluster.lease_views import FLOOR, Views, outdated_epoch, outdated_peer, renamed, shifted
 from holdfast.cluster.lease_events import (
     AllowTools,
     Claim,
@@ -53,7 +53,7 @@ from holdfast.cluster.lease_events import (
     Settle,
     ToolsDue,
 )
-from holdfast.cluster.lease_state_machine import Holding, Peer, Timing, View, transition
+from holdfast.cluster.lease_state_machine import Holding, Peer, Timing, View
 from holdfast.domain.ids import NodeId, WorkspaceId
 
 __all__ = ["NAMES", "TIMING", "WORKSPACES", "Machine", "Node", "Space", "Step", "Violation", "World", "Worlds"]
@@ -62,7 +62,6 @@ TIMING = Timing(heartbeat=1, lease=3, hint=1, margin=1, gap=1)
 NAMES = tuple(NodeId(name) for name in "abc")
 WORKSPACES = tuple(WorkspaceId(name) for name in "vw")
 PLACE = frozenset({"p"})
-_FLOOR = -6.0
 
 
 class Violation(AssertionError):
@@ -112,97 +111,6 @@ class World(NamedTuple):
 
 
 Step = tuple[str, World]
-
-
-class Views:
-    """Numbers views, and remembers the steps of single views."""
-
-    def __init__(self) -> None:
-        self.all: list[View] = []
-        self.steps = 0
-        self._numbers: dict[object, int] = {}
-        self._memory: dict[tuple[int, object], tuple[int, tuple[Effect, ...]]] = {}
-
-    def number(self, view: View) -> int:
-        """Return the number of a view, with old times made equal."""
-        view = _shifted(view, 0.0)
-        key = tuple(
-            tuple(sorted(value.items())) if isinstance(value, dict) else value
-            for value in msgspec.structs.astuple(view)
-        )
-        number = self._numbers.setdefault(key, len(self.all))
-        if number == len(self.all):
-            self.all.append(view)
-        return number
-
-    def step(self, number: int, event: LeaseEvent, key: object) -> tuple[int, tuple[Effect, ...]]:
-        """Return the result of an event. `key` identifies the event."""
-        found = self._memory.get((number, key))
-        if found is None:
-            self.steps += 1
-            view, effects = transition(self.all[number], event)
-            found = self._memory[number, key] = self.number(view), effects
-        return found
-
-    def change(self, number: int, key: object, change: Callable[[View], View]) -> int:
-        """Return a view that changed only in the names of things."""
-        found = self._memory.get((number, key))
-        if found is None:
-            found = self._memory[number, key] = self.number(change(self.all[number])), ()
-        return found[0]
-
-
-def _shifted(view: View, by: float) -> View:
-    def shift(time: float) -> float:
-        return time if time == inf else max(_FLOOR, time - by)
-
-    def shift_peer(peer: Peer) -> Peer:
-        return msgspec.structs.replace(peer, since=shift(peer.since))
-
-    def shift_holding(held: Holding) -> Holding:
-        if held.tools_from is None:
-            return held
-        return msgspec.structs.replace(held, tools_from=shift(held.tools_from))
-
-    return msgspec.structs.replace(
-        view,
-        sent=None if view.sent is None else shift(view.sent),
-        deadline=shift(view.deadline),
-        lost=None if view.lost is None else shift(view.lost),
-        last_read=None if view.last_read is None else shift(view.last_read),
-        peers={name: shift_peer(peer) for name, peer in view.peers.items()},
-        gone={name: shift_peer(peer) for name, peer in view.gone.items()},
-        held={name: shift_holding(held) for name, held in view.held.items()},
-    )
-
-
-def _renamed(view: View, old: NodeId, new: NodeId) -> View:
-    def rename(name: NodeId) -> NodeId:
-        return new if name == old else name
-
-    return msgspec.structs.replace(
-        view,
-        node=None if view.node is None else rename(view.node),
-        peers={rename(name): peer for name, peer in view.peers.items()},
-        gone={rename(name): peer for name, peer in view.gone.items()},
-        evicting=frozenset(rename(name) for name in view.evicting),
-    )
-
-
-def _outdated_peer(view: View, name: NodeId) -> View:
-    if name not in view.peers:
-        return view
-    peer = msgspec.structs.replace(view.peers[name], heartbeat=-1)
-    return msgspec.structs.replace(view, peers={**view.peers, name: peer})
-
-
-def _outdated_epoch(view: View, workspace: WorkspaceId) -> View:
-    held = view.held.get(workspace)
-    if held is None:
-        return view
-    releasing = None if held.releasing is None else msgspec.structs.replace(held.releasing, epoch=-1)
-    held = msgspec.structs.replace(held, epoch=-1, releasing=releasing)
-    return msgspec.structs.replace(view, held={**view.held, workspace: held})
 
 
 class Worlds:
@@ -340,8 +248,8 @@ class Worlds:
         """Return the world one tick later."""
         machines = tuple(
             machine._replace(
-                view=self.views.change(machine.view, "tick", lambda view: _shifted(view, 1.0)),
-                guard=max(_FLOOR, machine.guard - 1),
+                view=self.views.change(machine.view, "tick", lambda view: shifted(view, 1.0)),
+                guard=max(FLOOR, machine.guard - 1),
                 has_beaten=False,
                 has_read=False,
             )
@@ -431,7 +339,7 @@ class Worlds:
             return self._apply(world, index, RowMissing(node), ("missing", node))
         machines = tuple(
             machine._replace(
-                view=self.views.change(machine.view, ("outdated", node), lambda view: _outdated_peer(view, node)),
+                view=self.views.change(machine.view, ("outdated", node), lambda view: outdated_peer(view, node)),
                 requests=tuple(
                     msgspec.structs.replace(request, heartbeat=-1)
                     if isinstance(request, Evict) and request.dead == node else request
@@ -545,7 +453,7 @@ class Worlds:
         self.last_name = old
         machines = tuple(
             machine._replace(
-                view=self.views.change(machine.view, ("renamed", old), lambda view: _renamed(view, name, old)),
+                view=self.views.change(machine.view, ("renamed", old), lambda view: renamed(view, name, old)),
                 requests=tuple(
                     msgspec.structs.replace(request, dead=old)
                     if isinstance(request, Evict) and request.dead == name else request
@@ -566,7 +474,7 @@ class Worlds:
         name = WORKSPACES[place]
         machines = tuple(
             machine._replace(
-                view=self.views.change(machine.view, ("bumped", name), lambda view: _outdated_epoch(view, name)),
+                view=self.views.change(machine.view, ("bumped", name), lambda view: outdated_epoch(view, name)),
                 requests=tuple(
                     msgspec.structs.replace(request, epoch=-1)
                     if isinstance(request, Release) and request.workspace == name else request
@@ -609,7 +517,7 @@ class Worlds:
                 case SetDeadline(at=at):
                     machine = machine._replace(guard=at)
                 case Freeze():
-                    machine = machine._replace(guard=_FLOOR)
+                    machine = machine._replace(guard=FLOOR)
                 case AllowTools(workspace=workspace):
                     machine = machine._replace(tools=machine.tools | 1 << WORKSPACES.index(workspace))
                 case Drop(workspace=workspace):

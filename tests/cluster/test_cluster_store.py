@@ -10,7 +10,13 @@ import pytest
 from cluster.test_membership import Host
 from holdfast.cluster.lease_events import Grant, Row
 from holdfast.cluster.membership import Membership
-from holdfast.cluster.notifications import DELTA_CHANNEL, EVENTS_CHANNEL, WANTED_CHANNEL, NotificationSender
+from holdfast.cluster.notifications import (
+    CLIENTS_CHANNEL,
+    DELTA_CHANNEL,
+    EVENTS_CHANNEL,
+    WANTED_CHANNEL,
+    NotificationSender,
+)
 from holdfast.cluster.ports import ClusterStore, NodeGone
 from holdfast.cluster.postgres_cluster import PostgresCluster, application_name
 from holdfast.domain.errors import StorageError
@@ -267,6 +273,24 @@ async def test_notifications_arrive_merged(postgres: Postgres) -> None:
     assert received == [(EVENTS_CHANNEL, "v"), (WANTED_CHANNEL, "p"), (DELTA_CHANNEL, '["part",0,"one two"]')]
     await sender.close()
     await connection.close()
+
+
+async def test_a_node_receives_its_own_notification_only_when_it_has_to_claim(postgres: Postgres) -> None:
+    first, second = await joined(postgres)
+    received: dict[str, list[tuple[str, str]]] = {A: [], B: []}
+    assert isinstance(first, PostgresCluster)
+    # From now on it is known which connection sends.
+    await first.notify([(EVENTS_CHANNEL, "before")])
+    connections = []
+    for store, name in ((first, A), (second, B)):
+        items = received[name]
+        connections.append(await store.listen(name, lambda *item, items=items: items.append(item), lambda: None))
+    sent = [(EVENTS_CHANNEL, "v"), (DELTA_CHANNEL, '["part",0,"x"]'), (CLIENTS_CHANNEL, "v"), (WANTED_CHANNEL, "p")]
+    await first.notify(sent)
+    await until(lambda: len(received[B]) == len(sent) and (WANTED_CHANNEL, "p") in received[A])
+    assert received == {A: [(WANTED_CHANNEL, "p")], B: sent}
+    for connection in connections:
+        await connection.close()
 
 
 def member(store: ClusterStore, name: str, host: Host) -> Membership:

@@ -344,7 +344,7 @@ def test_a_workspace_waits_for_a_node_of_its_place() -> None:
 def test_other_notifications_are_passed_on() -> None:
     async def main() -> None:
         _, servers = await cluster_of(1, 0)
-        servers[0].store.notify("other", "text")
+        servers[0].store.deliver("other", "text")
         assert servers[0].host.notifications == [("other", "text")]
         await stop(servers)
 

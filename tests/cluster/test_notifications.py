@@ -117,22 +117,25 @@ def test_what_is_added_while_sending_is_merged_into_the_next_statement() -> None
     in_virtual_time(main)
 
 
-def test_deltas_wait_for_others() -> None:
+def test_the_first_delta_is_sent_at_once_and_the_next_ones_together() -> None:
     async def main() -> None:
-        times: list[float] = []
+        sent: list[tuple[float, str]] = []
 
-        async def send(_: list[tuple[str, str]]) -> None:
-            times.append(asyncio.get_running_loop().time())
+        async def send(notifications: list[tuple[str, str]]) -> None:
+            sent.append((asyncio.get_running_loop().time(), notifications[0][1]))
 
         sender = NotificationSender(send)
-        sender.add_delta("part", 0, "x")
+        sender.add_delta("part", 0, "a")
+        sender.add_delta("part", 1, "b")
         await elapse(DELTA_SECONDS / 2)
-        sender.add_delta("part", 1, "y")
-        await elapse(1.0)
-        assert times == [DELTA_SECONDS]
-        sender.add_delta("part", 2, "z")
+        sender.add_delta("part", 2, "c")
+        await elapse(DELTA_SECONDS / 4)
+        sender.add_delta("part", 3, "d")
+        await elapse(DELTA_SECONDS)
+        assert sent == [(0.0, '["part",0,"ab"]'), (DELTA_SECONDS, '["part",2,"cd"]')]
+        sender.add_delta("part", 4, "e")
         await sender.close()
         await elapse(1.0)
-        assert times == [DELTA_SECONDS]
+        assert len(sent) == 2
 
     in_virtual_time(main)

@@ -7,15 +7,15 @@ import msgspec
 import pytest
 
 from engine.gated_harness import echo, gated_model, wait_for_request
+from engine.remote_node import HARNESSES, Node, busy, numbers, opened, published_without_a_gap
 from holdfast.domain.approvals import GrantAction, Question, QuestionAnswer, Verdict
 from holdfast.domain.errors import OwnerChanged, StorageUnavailable
 from holdfast.domain.events import Change, PermissionNotificationEvent, QuestionNotificationEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import ShellCommand, text_of
 from holdfast.domain.model_requests import ModelRequest
-from holdfast.domain.runs import Delivery, Run
+from holdfast.domain.runs import Run
 from holdfast.domain.store_operations import (
-    Admit,
     CancelRun,
     CancelSession,
     ClearQueue,
@@ -25,12 +25,10 @@ from holdfast.domain.store_operations import (
     FoldRun,
     Operation,
     PutMessage,
-    Receipt,
     Redeliver,
     Refusal,
     Reorder,
     StartRun,
-    Write,
 )
 from holdfast.domain.tools import Permit, QuestionBatch, ToolContext, ToolOutcome
 from holdfast.engine.approvals import permission_notice, question_notice
@@ -40,8 +38,6 @@ from holdfast.testing.gates import Gate, GatedLedger, GatedModel, SimpleTool, st
 from holdfast.testing.harness import Harness
 from holdfast.testing.memory_ledger import MemoryLedger
 
-HARNESSES: list[Harness] = []
-
 
 @pytest.fixture(autouse=True)
 async def _closed() -> AsyncIterator[None]:
@@ -49,53 +45,6 @@ async def _closed() -> AsyncIterator[None]:
     yield
     while HARNESSES:
         await HARNESSES.pop().close()
-
-
-class Node:
-    """Another node: stores inputs for the workspace of a harness."""
-
-    def __init__(self, harness: Harness) -> None:
-        HARNESSES.append(harness)
-        self._harness = harness
-        assert isinstance(harness.ledger, MemoryLedger)
-        self._ledger = harness.ledger
-
-    async def accept(self, *operations: Operation) -> Receipt:
-        (answer,) = await self._ledger.accept(self._harness.workspace.id, [Write(operations)])
-        assert isinstance(answer, Receipt), answer
-        return answer
-
-    async def prompt(self, name: str, delivery: Delivery = "queue") -> Receipt:
-        run = Run(RunId(name), self._harness.session, "accepted", delivery, 1, f"prompt {name}")
-        return await self.accept(Admit(run, b"hash"))
-
-    async def wake(self) -> None:
-        """Wake the owner and wait until it has applied every input."""
-        self._harness.workspace.catch_up()
-        await self._harness.workspace.recorder.tasks.drain()
-
-
-async def opened(model: GatedModel | ScriptedModel, ledger: MemoryLedger | None = None) -> tuple[Harness, Node]:
-    harness = await Harness.open(model, ledger=ledger or MemoryLedger(), is_shared=True)
-    return harness, Node(harness)
-
-
-async def busy(ledger: MemoryLedger | None = None) -> tuple[Harness, Node, GatedModel]:
-    """A harness in which run r1 waits for its model."""
-    model = gated_model()
-    harness, node = await opened(model, ledger)
-    await harness.prompt("one", "r1")
-    await wait_for_request(model)
-    return harness, node, model
-
-
-def numbers(harness: Harness) -> list[int]:
-    return [number for number, _ in harness.published.events if number is not None]
-
-
-def published_without_a_gap(harness: Harness) -> bool:
-    published = numbers(harness)
-    return published == list(range(1, len(published) + 1))
 
 
 async def test_a_prompt_of_another_node_runs_after_a_wake_up() -> None:

@@ -25,6 +25,7 @@ from holdfast.domain.store_operations import (
     Write,
 )
 from holdfast.storage.event_log import Retention
+from holdfast.storage.postgres import connection_pool
 from holdfast.storage.postgres.apply_call import APPLY
 from holdfast.storage.postgres.connection_pool import Pool, Row
 from holdfast.storage.postgres.postgres_ledger import PostgresLedger
@@ -257,6 +258,29 @@ async def test_no_connection_means_that_nothing_was_written(database: str) -> No
     await ledger.close()
     with pytest.raises(StorageUnavailable):
         await owner.do(PATCH)
+
+
+async def test_a_server_whose_connections_are_all_in_use_does_not_report_an_outage(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_pool, "CONNECT_SECONDS", 0.2)
+    ledger = await opened(database)
+    owner = await WorkspaceOwner.with_session(ledger)
+    holder = await asyncpg.connect(database)
+    await holder.execute("SELECT pg_advisory_lock(17)")
+    statement = "SELECT pg_advisory_xact_lock_shared(17)"
+    held = asyncio.gather(*(ledger.pool.write(statement) for _ in range(connection_pool.CONNECTIONS)))
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'"
+    while await holder.fetchval(blocked) < connection_pool.CONNECTIONS:
+        pass
+    for call in (ledger.accept(owner.id, [Write((PATCH,))]), ledger.pool.ping(), ledger.sessions(owner.id)):
+        with pytest.raises(StorageUnavailable, match="all connections of this server are in use"):
+            await call
+    await holder.execute("SELECT pg_advisory_unlock(17)")
+    await held
+    assert len(await ledger.sessions(owner.id)) == 1
+    await holder.close()
+    await ledger.close()
 
 
 async def test_reads_continue_after_their_connection_was_cut(database: str) -> None:

@@ -310,12 +310,13 @@ def _evict_silent(view: View, event: Observed) -> Step:
     effects: list[Effect] = []
     for name, peer in view.peers.items():
         silence = event.began - peer.since
-        by_hint = silence < view.timing.lease
+        by_hint = event.began < peer.since + view.timing.lease
         has_hint = peer.listened and not event.rows[name].listens
         limit = view.timing.hint if has_hint else view.timing.lease
         if name in view.evicting:
             continue
-        if silence >= limit:
+        # As the time of `ReadAt`: the difference may be smaller than the limit by a rounding error.
+        if event.began >= peer.since + limit:
             effects.append(Evict(event.node, name, peer.heartbeat, by_hint))
             view = replace(view, evicting=view.evicting | {name})
         elif limit - silence < view.timing.heartbeat and silence > view.timing.heartbeat / 2:

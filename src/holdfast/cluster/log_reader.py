@@ -1,7 +1,8 @@
 """Reads the log of one workspace as it grows: after each wake-up, and at least once a second.
 
 A wake-up may be lost, and the connection that carries it may be down, so no event depends on one. A node that was
-suspended or cut off continues after the last number that it delivered.
+suspended or cut off continues after the last number that it delivered. On a node with many workspaces one statement a
+second reads the newest numbers of all of them and wakes the readers that are behind; they do not poll themselves.
 """
 
 import asyncio
@@ -45,9 +46,9 @@ class LogReader:
         self._tasks = TaskOwner()
         self._is_closed = False
 
-    def start(self) -> None:
-        """Start reading."""
-        self._tasks.start(self._read_on(), name=f"log of {self._workspace}")
+    def start(self, poll_seconds: float | None = POLL_SECONDS) -> None:
+        """Start reading. With `poll_seconds` None the caller polls, and calls `wake`."""
+        self._tasks.start(self._read_on(poll_seconds), name=f"log of {self._workspace}")
 
     def close(self) -> None:
         """Stop reading. Callers of `catch_up` return."""
@@ -71,7 +72,7 @@ class LogReader:
         self.wake()
         await waiter
 
-    async def _read_on(self) -> None:
+    async def _read_on(self, poll_seconds: float | None) -> None:
         while True:
             self._wakened.clear()
             # A caller that comes during the read may ask for events that it does not see.
@@ -85,10 +86,14 @@ class LogReader:
             except StorageError:
                 # A failed read is repeated after the next wake-up or poll.
                 self._on_found = on_found or self._on_found
+            except Exception as error:
+                # The reader must not end: the clients of this node would never receive another event.
+                context = {"message": f"the log of {self._workspace} could not be read", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
             finally:
                 self._resolve(waiting)
             with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
+                async with asyncio.timeout(poll_seconds):
                     await self._wakened.wait()
 
     async def _read_to_end(self) -> None:

@@ -6,9 +6,10 @@ node is in progress, and what is added meanwhile is merged into the next one.
 
 * Wake-ups carry the id of a workspace with new events, or the place of one that needs an owner. The latest notification
   of a kind is enough, so equal ones are merged.
-* Live events: texts that are appended to a part of a message, and other events that are not stored. Texts of one part
-  are concatenated for `DELTA_SECONDS`, then packed with the other events, in their order, into payloads below the limit
-  of PostgreSQL. A text names its offset, so a receiver notices that it has missed one.
+* Live events: texts that are appended to a part of a message, and other events that are not stored. The
+  first one after a pause is sent at once, later ones at intervals of `DELTA_SECONDS`: meanwhile texts of one part are
+  concatenated, then packed with the other events, in their order, into payloads below the limit of PostgreSQL. A text
+  names its offset, so a receiver notices that it has missed one.
 """
 
 import asyncio
@@ -129,10 +130,11 @@ class NotificationSender:
         self._wakeups: dict[tuple[str, str], None] = {}
         self._pending: list[_Growth | Delta] = []
         self._growing: dict[str, _Growth] = {}
-        self._are_deltas_due = False
+        self._are_deltas_due = self._is_sending = False
         self._timer: asyncio.TimerHandle | None = None
+        self._deltas_from = 0.0
+        """The time before which no live events are sent."""
         self._tasks = TaskOwner()
-        self._is_running = False
         self.lost = 0
         """Number of statements that failed. What they carried is found by the polls of the readers."""
 
@@ -153,7 +155,7 @@ class NotificationSender:
         self._add(DOCUMENTS_CHANNEL, "")
 
     def add_delta(self, key: str, offset: int, text: str) -> None:
-        """Send a text that is appended to a part soon."""
+        """Send a text that is appended to a part."""
         growth = self._growing.get(key)
         if growth is None or growth.end != offset:
             growth = self._growing[key] = _Growth(key, offset)
@@ -162,7 +164,7 @@ class NotificationSender:
         self._schedule()
 
     def add_event(self, workspace: str, body: str) -> None:
-        """Send an event that is not stored soon, after the texts that were added before it."""
+        """Send an event that is not stored, after the texts that were added before it."""
         self._growing.clear()
         self._pending.append(Delta(workspace, -1, body))
         self._schedule()
@@ -180,25 +182,28 @@ class NotificationSender:
 
     def _schedule(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._delta_seconds, self._send_deltas)
+            # Never immediately: what is added in the same iteration of the event loop belongs together.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time(), self._deltas_from), self._send_deltas)
 
     def _send_deltas(self) -> None:
         self._timer, self._are_deltas_due = None, True
+        self._deltas_from = asyncio.get_running_loop().time() + self._delta_seconds
         self._start()
 
     def _start(self) -> None:
-        # Not the number of tasks: one that has just ended is counted for another iteration of the loop.
-        if not self._is_running:
-            self._is_running = True
+        if not self._is_sending:
+            self._is_sending = True
             self._tasks.start(self._run(), name="cluster: notifications")
 
     async def _run(self) -> None:
         try:
-            await self._send_all()
+            await self._send_pending()
         finally:
-            self._is_running = False
+            # Not when the task is over: a notification that is added in between would be left.
+            self._is_sending = False
 
-    async def _send_all(self) -> None:
+    async def _send_pending(self) -> None:
         while self._wakeups or self._are_deltas_due:
             notifications, self._wakeups = list(self._wakeups), {}
             if self._are_deltas_due:

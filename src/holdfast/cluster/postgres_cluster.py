@@ -4,7 +4,7 @@ Each method is one call of a function of migration 0002. Imported only when the 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.cluster.lease_events import Grant, Row
-from holdfast.cluster.notifications import CHANNELS
+from holdfast.cluster.notifications import CHANNELS, CLIENTS_CHANNEL, DELTA_CHANNEL, EVENTS_CHANNEL
 from holdfast.cluster.ports import NodeGone, NodeInfo, Observation, OwnerInfo, RelayTarget, WorkspaceState
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import NodeId, WorkspaceId
@@ -28,6 +28,10 @@ LOCK_CLASS = 1213039694
 _EVICT_ATTEMPTS = 10
 _PING_SECONDS = 1.0
 _PING_TIMEOUT = 2.0
+_ABOUT_WORKSPACES = {EVENTS_CHANNEL, CLIENTS_CHANNEL, DELTA_CHANNEL}
+"""Channels on which a node ignores what it has sent itself."""
+_MAX_SENDERS = 8
+"""Connections of this node that are remembered as senders of notifications; the pool has fewer."""
 
 
 def application_name(process: str) -> str:
@@ -45,6 +49,8 @@ class PostgresCluster:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._keys: dict[NodeId, int] = {}
+        self._senders: dict[int, None] = {}
+        """Process ids in PostgreSQL of the connections that have sent notifications, the latest one last."""
 
     @property
     def pool(self) -> Pool:
@@ -186,17 +192,24 @@ class PostgresCluster:
     async def notify(self, notifications: Iterable[tuple[str, str]]) -> None:
         """Send notifications, each of a channel and a payload of less than 8,000 bytes."""
         channels, payloads = zip(*notifications, strict=True)
-        await self._call("SELECT holdfast.node_notify($1, $2)", list(channels), list(payloads))
+        statement = "SELECT pg_backend_pid() FROM holdfast.node_notify($1, $2)"
+        process = await self._call(statement, list(channels), list(payloads))
+        self._senders.pop(process, None)
+        self._senders[process] = None
+        if len(self._senders) > _MAX_SENDERS:
+            del self._senders[next(iter(self._senders))]
 
     async def listen(
         self, node: NodeId, received: Callable[[str, str], None], lost: Callable[[], None]
     ) -> "_ListenConnection":
-        """Open the LISTEN connection."""
+        """Open the LISTEN connection. Notifications of this node itself about workspaces are left out: it knows what it
+        has stored, and a read for each would only cost time.
+        """
         try:
             connection = await asyncpg.connect(**self._pool.options, statement_cache_size=0)
         except (*ERRORS, ValueError):
             raise StorageUnavailable from None
-        listener = _ListenConnection(connection, received, lost)
+        listener = _ListenConnection(connection, received, lost, self._senders)
         try:
             await listener.open(self._keys[node])
         except BaseException as error:
@@ -216,8 +229,15 @@ class PostgresCluster:
 
 
 class _ListenConnection:
-    def __init__(self, connection: Any, received: Callable[[str, str], None], lost: Callable[[], None]) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        connection: Any,  # noqa: ANN401
+        received: Callable[[str, str], None],
+        lost: Callable[[], None],
+        own: Collection[int],
+    ) -> None:
         self._connection = connection
+        self._own = own
         self._received = received
         self._lost = lost
         self._tasks = TaskOwner()
@@ -235,8 +255,9 @@ class _ListenConnection:
         with suppress(*ERRORS):
             await self._connection.close(timeout=_PING_TIMEOUT)
 
-    def _receive(self, _: object, __: int, channel: str, payload: str) -> None:
-        self._received(channel, payload)
+    def _receive(self, _: object, process: int, channel: str, payload: str) -> None:
+        if channel not in _ABOUT_WORKSPACES or process not in self._own:
+            self._received(channel, payload)
 
     async def _ping(self) -> None:
         """Find out that the connection was cut: without a statement nothing would show it for hours."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.bus.bus import Bus
 from holdfast.cluster.live_events import OpenMessages
-from holdfast.cluster.log_reader import LogReader
+from holdfast.cluster.log_reader import POLL_SECONDS, LogReader
 from holdfast.cluster.remote_approvals import RemoteApprovals
 from holdfast.cluster.stored_inputs import InputStore, StoredInputs, StoredSessions
 from holdfast.cluster.stored_state import OpenRequests, StoredRuns, may_rearrange
@@ -62,8 +62,8 @@ class RemoteWorkspace:
         self.sessions = StoredSessions(store, clock, new_id)
         self.approvals = RemoteApprovals(store, self._requests)
 
-    async def start(self) -> None:
-        """Read the state, then follow the log."""
+    async def start(self, poll_seconds: float | None = POLL_SECONDS) -> None:
+        """Read the state, then follow the log. With `poll_seconds` None the caller polls, and calls `wake`."""
         open_runs = await self.ledger.open_runs(self.id)
         # A request is stored after its run, so older events need not be read. Events that are read again later repeat
         # the same changes.
@@ -76,7 +76,7 @@ class RemoteWorkspace:
         for run in open_runs:
             if run.started_at:
                 self._open_messages.add(await self.ledger.messages_of_run(self.id, run.run_id))
-        self._reader.start()
+        self._reader.start(poll_seconds)
 
     @property
     def id(self) -> WorkspaceId:

@@ -298,8 +298,13 @@ class Engine:
         self._note_quiet()
         await asyncio.shield(quiet)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no run is active and every end is stored. A run leaves its lane before its end is stored."""
+        return not self._active and not self._outboxes
+
     def _note_quiet(self) -> None:
-        self._pause.note(is_quiet=not self._active and not self._outboxes)
+        self._pause.note(is_quiet=self.is_quiet)
 
     async def abandon(self) -> None:
         """Stop all tasks. Nothing is stored: another server owns the workspace and ends the runs."""

@@ -174,6 +174,11 @@ class Recorder:
         self._ticket += 1
         try:
             answers = await self._commit([item.write for item in batch])
+        except asyncio.CancelledError:
+            # The workspace is given up. Callers outside of the engine, such as requests, get an error.
+            for item in (*batch, *self._waiting):
+                self._resolve_unknown(item)
+            raise
         except Exception as error:
             for item in batch:
                 self._fail(item, error)
@@ -254,6 +259,11 @@ class Recorder:
         if self._inbox is not None:
             await self._inbox(decode_entries(page))
             self._newest = page[-1][0]
+
+    def _resolve_unknown(self, item: _Item) -> None:
+        if not item.future.done():
+            item.future.set_exception(StorageUnknown())
+            item.future.exception()
 
     def _fail(self, item: _Item, error: Exception) -> None:
         try:

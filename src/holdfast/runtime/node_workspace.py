@@ -39,6 +39,8 @@ __all__ = ["AnyWorkspace", "NodeCalls", "NodeWorkspace", "OpenedWorkspace"]
 
 AnyWorkspace: TypeAlias = Workspace | RemoteWorkspace
 _RETRY_SECONDS = 0.2
+_FAULT_SECONDS = 5.0
+"""Pause after an error that is not one of the store."""
 _PAGE_SIZE = 500
 
 
@@ -85,6 +87,8 @@ class NodeWorkspace:
         """The clients of the other nodes, by session."""
         self.is_used = False
         """Whether it stays open without being owned."""
+        self.uses = 0
+        """The number of clients that wait until it is open; it stays open for them, too."""
         self.grant: int | None = None
         """The epoch under which this node owns it."""
         self.may_run_tools = False
@@ -96,7 +100,10 @@ class NodeWorkspace:
         """The epoch under which it is open."""
         self._bus: Bus | None = None
         self._services: WorkspaceServices | None = None
-        self._is_started = self._is_handing_over = self._is_attached = self._is_settling = False
+        self._is_started = self._is_handing_over = self._is_attached = False
+        self._is_settling = False
+        self._given_up: int | None = None
+        """The epoch that was handed over: it is not opened under it again until the release is stored."""
         self._tasks = TaskOwner()
         self._endings = TaskOwner()
         self._waiting: list[asyncio.Future[None]] = []
@@ -114,12 +121,22 @@ class NodeWorkspace:
     @property
     def is_gone(self) -> bool:
         """Whether nothing of it is left on this node."""
-        return self.opened is None and self.grant is None and not self.is_used and not len(self._endings)
+        return self.opened is None and self.grant is None and not self.is_needed and not len(self._endings)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether clients of this node keep it open."""
+        return self.is_used or self.uses > 0
+
+    @property
+    def _wanted_epoch(self) -> int | None:
+        """The epoch under which it has to be open as its owner, None if it must not."""
+        return self.grant if self.grant != self._given_up else None
 
     @property
     def owned(self) -> Workspace | None:
         """The workspace as its owner runs it; None if this node does not own it."""
-        if self._epoch is None or self._epoch != self.grant or self.opened is None:
+        if self._epoch is None or self._epoch != self._wanted_epoch or self.opened is None:
             return None
         return self.opened.workspace if isinstance(self.opened.workspace, Workspace) else None
 
@@ -130,8 +147,7 @@ class NodeWorkspace:
         self.update()
 
     def update(self) -> None:
-        """Bring what is open in line with `grant` and `is_used`."""
-        # Not the number of tasks: one that has just ended is counted for another iteration of the loop.
+        """Bring what is open in line with `grant` and `is_needed`."""
         if not self._is_settling:
             self._is_settling = True
             self._tasks.start(self._settle(), name=f"workspace {self.id}")
@@ -173,18 +189,29 @@ class NodeWorkspace:
         are accepted meanwhile, for the next owner. The caller then releases the workspace.
         """
         owned = self.owned
-        if owned is None:
-            return
-        pauses = TaskOwner()
-        waiting = (pauses.start(owned.engine.pause(), name="pause"), pauses.start(_is_set(is_urgent), name="urgent"))
-        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        pauses.cancel_all()
-        await pauses.drain()
+        if owned is not None:
+            pauses = TaskOwner()
+            waiting = (
+                pauses.start(owned.engine.pause(), name="pause"),
+                pauses.start(_is_set(is_urgent), name="urgent"),
+                # If it is dropped meanwhile, its runs have no end here.
+                pauses.start(self.wait_until(lambda: self.owned is not owned, seconds), name="dropped"),
+            )
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            pauses.cancel_all()
+            await pauses.drain()
+        is_open = owned is not None and self.owned is owned
+        self._given_up = self.grant
+        if is_open and owned is not None:
+            await self._end_ownership(owned)
+        self.update()
+
+    async def _end_ownership(self, owned: Workspace) -> None:
         self._is_handing_over = True
         try:
             # `owned` ends its services itself.
             self._services = None
-            if self.owned is owned and self.is_used:
+            if self.is_needed:
                 with suppress(StorageError):
                     await self._follow()
             await owned.hand_over()
@@ -194,12 +221,13 @@ class NodeWorkspace:
             if self.opened is not None and self.opened.workspace is owned:
                 self.opened = None
             self.wake()
+            self.update()
 
     async def stop(self) -> None:
         """End everything at once, as the end of the process does, and the event streams."""
         self._tasks.cancel_all()
         await self._tasks.drain()
-        self.grant, self.is_used = None, False
+        self.grant, self.is_used, self.uses = None, False, 0
         if self._epoch is not None:
             await self._disown()
         self._unfollow()
@@ -212,33 +240,36 @@ class NodeWorkspace:
     def _is_settled(self) -> bool:
         if self._is_handing_over:
             return True
-        if self.grant is not None or self._epoch is not None:
-            return self.grant == self._epoch
-        return self.is_used == (self.opened is not None)
+        if self._wanted_epoch is not None or self._epoch is not None:
+            return self._wanted_epoch == self._epoch
+        return self.is_needed == (self.opened is not None)
 
     async def _settle(self) -> None:
         try:
-            await self._take_steps()
+            while not self._is_settled():
+                try:
+                    await self._step()
+                except StorageError:
+                    await asyncio.sleep(_RETRY_SECONDS)
+                except Exception as error:
+                    # It must not stay as it is for ever: a later attempt may succeed.
+                    context = {"message": f"workspace {self.id} could not be opened or closed", "exception": error}
+                    asyncio.get_running_loop().call_exception_handler(context)
+                    await asyncio.sleep(_FAULT_SECONDS)
         finally:
+            # Not when the task is over: an update that comes in between would be lost.
             self._is_settling = False
-
-    async def _take_steps(self) -> None:
-        while not self._is_settled():
-            try:
-                await self._step()
-            except OwnerChanged:
-                if self.grant is not None:
-                    self._calls.handle_fence(self.id, self.grant)
-                await asyncio.sleep(_RETRY_SECONDS)
-            except StorageError:
-                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _step(self) -> None:
         if self._epoch is not None:
             await self._disown()
-        elif self.grant is not None:
-            await self._own(self.grant)
-        elif self.is_used:
+        elif (epoch := self._wanted_epoch) is not None:
+            try:
+                await self._own(epoch)
+            except OwnerChanged:
+                self._calls.handle_fence(self.id, epoch)
+                raise
+        elif self.is_needed:
             await self._follow()
         else:
             self._unfollow()
@@ -250,6 +281,9 @@ class NodeWorkspace:
         # Processes of an earlier ownership must be gone.
         await self._endings.drain()
         record = await self._ledger.own_workspace(self.id, epoch)
+        with suppress(StorageError):
+            # Without clients it would be released at once.
+            await self._calls.read_state(self)
         self._stop_following()
         bus = self._bus or Bus(record, self._ledger, lambda: ())
         services = self._make_services(record)
@@ -264,10 +298,10 @@ class NodeWorkspace:
         self.record, self._bus, self._epoch = record, bus, epoch
         self.opened = OpenedWorkspace(workspace, services)
         self._is_started = False
+        if self.owned is None:
+            # The grant has changed meanwhile: the next step ends it.
+            return
         self._start_services()
-        with suppress(StorageError):
-            # Without clients it would be released at once.
-            await self._calls.read_state(self)
         self._update_attached()
         self._change()
         for session in dict.fromkeys(run.session_id for run, _ in workspace.recovered.ends):
@@ -278,20 +312,25 @@ class NodeWorkspace:
 
     async def _publish_up_to(self, bus: Bus, newest: int) -> None:
         """Publish the stored events that the bus lacks."""
-        while bus.newest < newest:
-            page = await self._ledger.events_after(self.id, bus.newest, _PAGE_SIZE)
+        cursor = bus.newest
+        while cursor < newest:
+            page = await self._ledger.events_after(self.id, cursor, _PAGE_SIZE)
             if not page:
                 return
             bus.publish(decode_entries(page))
+            cursor = page[-1][0]
 
     async def _disown(self) -> None:
-        opened, self._epoch = self.opened, None
+        opened, self.opened = self.opened, None
         self._is_started = self._is_attached = False
-        self.opened = None
         self._end_services()
-        if opened is not None and isinstance(opened.workspace, Workspace):
-            await opened.workspace.engine.abandon()
-        self.wake()
+        try:
+            if opened is not None and isinstance(opened.workspace, Workspace):
+                await opened.workspace.engine.abandon()
+        finally:
+            # Commands of active runs have ended only now.
+            self._epoch = None
+            self.wake()
 
     async def _follow(self) -> None:
         record = await self._ledger.find_workspace(self.id)
@@ -301,7 +340,8 @@ class NodeWorkspace:
             record, self._ledger, SystemClock(), new_id, lambda: self._calls.notify_owner(self), self._bus
         )
         try:
-            await remote.start()
+            # `apply_state` wakes it: one statement a second reads the newest numbers of all workspaces.
+            await remote.start(poll_seconds=None)
         except BaseException:
             remote.stop()
             raise
@@ -325,8 +365,15 @@ class NodeWorkspace:
             self._services = self._server.workspace_services(
                 record, self.environment, self._publish_live, self._report_busy
             )
-            self._services.await_tools = lambda: self._calls.await_tools(self.id)
+            self._services.await_tools = self._await_tools
         return self._services
+
+    async def _await_tools(self) -> None:
+        """Return once tools may act: not before the workspace is open under the epoch that this node owns."""
+        await self._calls.await_tools(self.id)
+        while not self.is_local:
+            await self.wait_until(lambda: self.is_local, _RETRY_SECONDS)
+            await self._calls.await_tools(self.id)
 
     def _publish_live(self, event: LiveEvent) -> None:
         if self.opened is not None:

@@ -219,6 +219,11 @@ class Workspace:
         """Return True while a run of the session, or of any session, is active."""
         return self.engine.is_busy(session)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no run is active and nothing is being stored."""
+        return not self.is_busy() and self.engine.is_quiet and not len(self.recorder.tasks)
+
     def lane(self, session: SessionId) -> Lane:
         """Return the scheduling state of a session."""
         return self.engine.lane(session)

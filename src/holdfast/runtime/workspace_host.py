@@ -41,11 +41,15 @@ if TYPE_CHECKING:
 __all__ = ["WorkspaceHost"]
 
 _POLL_SECONDS = 1.0
+_REFRESH_SECONDS = 5.0
+"""Time limit of one poll: a connection that was cut does not report it."""
 _OPEN_SECONDS = 5.0
 """Time limit for opening a workspace that another node owned a moment ago."""
 _OWNER_SECONDS = 2.0
 """Time that a new client waits for an owner of its workspace. It can send prompts without one."""
 _LEAVE_SECONDS = 3.0
+_KEEP_SECONDS = 0.1
+"""Pause after a release that was refused."""
 _TOOLS_SECONDS = 0.25
 _log = logging.getLogger("holdfast.cluster")
 
@@ -53,7 +57,7 @@ _log = logging.getLogger("holdfast.cluster")
 class WorkspaceHost:
     """The workspaces of this node. `address` is where other nodes reach it; empty if they cannot."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a dependency
         self,
         server: "ServerServices",
         ledger: "PostgresLedger",
@@ -62,8 +66,11 @@ class WorkspaceHost:
         address: str = "",
         timing: Timing | None = None,
         on_stop: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = boot_time,
+        new_id: Callable[[], str] = new_id,
     ) -> None:
-        """`on_stop` is called at the end of `stop`."""
+        """`on_stop` is called at the end of `stop`. `clock` is that of the guard."""
+        self._clock = clock
         self._on_stop = on_stop
         self.ledger = ledger
         self.cluster = cluster
@@ -74,7 +81,7 @@ class WorkspaceHost:
             self,
             places=frozenset({ledger.place}),
             address=address,
-            clock=boot_time,
+            clock=clock,
             new_id=new_id,
             timing=timing,
         )
@@ -123,15 +130,34 @@ class WorkspaceHost:
         """Open a workspace for clients, in the form that applies now. Raises `StorageUnavailable`."""
         node = self._node(record)
         node.environment = node.environment or environment
-        node.is_used = True
+        node.uses += 1
         self._counts.setdefault(node.id, {"": 1})
         self._unsent[node.id] = None
         node.update()
         self._due.set()
-        await self.wait_opened(node)
-        if not self.is_draining:
-            await node.wait_until(lambda: node.is_local or node.owner is not None, _OWNER_SECONDS)
+        try:
+            await self.wait_opened(node)
+            if not self.is_draining:
+                await node.wait_until(lambda: node.is_local or node.owner is not None, _OWNER_SECONDS)
+            if node.opened is None:
+                # It has moved meanwhile.
+                await self.wait_opened(node)
+            node.is_used = True
+        finally:
+            node.uses -= 1
+            if not node.is_needed:
+                self._end_use(node)
         return node
+
+    def _end_use(self, node: NodeWorkspace) -> None:
+        """Undo a `use` that has failed. If this node owns the workspace by now, it is open without a client."""
+        self._counts.pop(node.id, None)
+        self._unsent[node.id] = None
+        self._due.set()
+        if node.is_local:
+            self._on_change(node)
+        else:
+            node.update()
 
     async def release(self, workspace: WorkspaceId) -> NodeWorkspace | None:
         """Close a workspace that no client of this node needs. If this node owns it, its ownership ends. Returns the
@@ -145,13 +171,17 @@ class WorkspaceHost:
         self._due.set()
         node.is_used = False
         owned, epoch = node.owned, node.grant
-        if owned is not None and epoch is not None:
+        # An input may have started a run since the decision to close the workspace, or an end is not stored yet.
+        if owned is not None and epoch is not None and owned.is_quiet:
             self.membership.end_workspace(workspace, epoch, owned.newest)
-            await node.wait_until(lambda: node.grant != epoch or node.is_used, _OPEN_SECONDS)
+            await node.wait_until(lambda: node.grant != epoch or node.is_needed, _OPEN_SECONDS)
         node.update()
-        await node.wait_until(lambda: node.opened is None or node.is_used or node.is_local, _OPEN_SECONDS)
-        if node.is_local:
+        await node.wait_until(lambda: node.opened is None or node.is_needed or node.is_local, _OPEN_SECONDS)
+        if (kept := node.owned) is not None:
             node.is_used = True
+            if not kept.is_busy():
+                # It is released again at once unless its new inputs are applied by then.
+                await asyncio.sleep(_KEEP_SECONDS)
             return node
         self._forget(node)
         return None
@@ -211,7 +241,7 @@ class WorkspaceHost:
 
     def freeze(self) -> None:
         """Freeze all tools until the next deadline."""
-        self._server.guard.set_deadline(boot_time())
+        self._server.guard.set_deadline(self._clock())
 
     def open(self, workspace: WorkspaceId, epoch: int, *, may_run_tools: bool) -> None:
         """Recover a workspace that this node owns."""
@@ -305,16 +335,23 @@ class WorkspaceHost:
         self._is_urgent.set()
 
     async def _give_up(self, node: NodeWorkspace, seconds: float) -> None:
-        if (epoch := node.grant) is not None:
+        if (epoch := node.grant) is None:
+            return
+        try:
             await node.hand_over(seconds, self._is_urgent)
-            self.membership.end_workspace(node.id, epoch, None)
+        except Exception as error:
+            # The next owner recovers it.
+            _log.error("workspace %s could not be handed over properly: %s", node.id, error)
+        self.membership.end_workspace(node.id, epoch, None)
 
     async def stop(self) -> None:
         """End everything that `drain` has left, and the event streams."""
         self._tasks.cancel_all()
         await self._tasks.drain()
         await self.membership.stop()
-        await asyncio.gather(*(node.stop() for node in self._workspaces.values()))
+        for error in await asyncio.gather(*(node.stop() for node in self._workspaces.values()), return_exceptions=True):
+            if error is not None:
+                _log.error("a workspace could not be stopped properly: %s", error)
         await self.sender.close()
         if self._on_stop is not None:
             await self._on_stop()
@@ -358,8 +395,15 @@ class WorkspaceHost:
     async def _poll(self) -> None:
         while True:
             self._due.clear()
-            with suppress(StorageError, NodeGone):
-                await self._refresh()
+            try:
+                async with asyncio.timeout(_REFRESH_SECONDS):
+                    await self._refresh()
+            except (StorageError, NodeGone, TimeoutError):
+                # The next attempt follows soon.
+                pass
+            except Exception as error:
+                context = {"message": "the states of workspaces could not be applied", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
             for node in list(self._workspaces.values()):
                 self._forget(node)
             with suppress(TimeoutError):
@@ -376,7 +420,9 @@ class WorkspaceHost:
             if node is None:
                 continue
             self._apply_state(node, state)
-            if state.owner is None and node.grant is None and self._counts.get(workspace):
+            # The next owner would release it at once if it could not know the clients of this node.
+            is_known = self._counted_by is not None and self._counted_by == self.membership.view.node
+            if state.owner is None and node.grant is None and self._counts.get(workspace) and is_known:
                 await self.cluster.want(workspace)
                 self.sender.want(self.ledger.place)
 

@@ -143,7 +143,12 @@ async def open_owned_workspace(
         on_owner_changed=ownership.on_owner_changed,
         on_session_deleted=services.remove_session,
     )
-    await workspace.recover()
+    try:
+        await workspace.recover()
+    except BaseException:
+        # Runs may have been started, and the next attempt would start them again.
+        await workspace.engine.abandon()
+        raise
     return workspace
 
 

@@ -213,7 +213,9 @@ async def serve(
             relay = None if relayed is None else relayed.make_relay(manager)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream, relay)
         except BaseException:
-            # Once it runs, `run_server` closes the services.
+            # Once it runs, `run_server` closes the services and the host.
+            if services.host is not None:
+                await services.host.stop()
             await services.close()
             raise
         await run_server(

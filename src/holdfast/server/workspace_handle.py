@@ -1,8 +1,10 @@
 """An open workspace with the state that the server keeps for it."""
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from holdfast.domain.errors import StorageUnavailable
+from holdfast.domain.errors import BadRequest, StorageUnavailable
 from holdfast.domain.ids import SessionId, WorkspaceId
 from holdfast.protocol.bodies import WorkspaceBody
 from holdfast.server.presence import ClientId
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.workspace import Workspace
     from holdfast.runtime.workspace_services import WorkspaceServices
 
-__all__ = ["WorkspaceHandle"]
+__all__ = ["WorkspaceHandle", "directory_of"]
 
 
 class WorkspaceHandle:
@@ -102,3 +104,23 @@ class WorkspaceHandle:
         self._readers -= 1
         if self.is_local:
             self.owned.approvals.client_detached()
+
+
+def directory_of(body: WorkspaceBody) -> str:
+    """Return the real directory. A relative path is resolved against PWD of the client's environment."""
+    if not body.path:
+        raise BadRequest("path is required")
+    path = Path(body.path)
+    if not path.is_absolute():
+        there = dict(item.partition("=")[::2] for item in body.env).get("PWD", "")
+        if not Path(there).is_absolute():
+            raise BadRequest("The path is relative and no base directory was sent: use an absolute path.")
+        path = Path(there) / path
+    try:
+        real = Path(os.path.realpath(path))
+        is_directory = real.is_dir()
+    except (OSError, ValueError):
+        is_directory = False
+    if not is_directory:
+        raise BadRequest("The path is not a directory that exists.")
+    return str(real)

@@ -15,7 +15,6 @@ import asyncio
 import ctypes
 import gc
 import logging
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +31,7 @@ from holdfast.protocol.error_status import UnknownWorkspace
 from holdfast.runtime.server_services import MissingCredentials, ServerServices
 from holdfast.server import presence
 from holdfast.server.presence import ClientId, Presence, PresenceEvent
-from holdfast.server.workspace_handle import WorkspaceHandle
+from holdfast.server.workspace_handle import WorkspaceHandle, directory_of
 from holdfast.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ class WorkspaceManager:
 
     async def create(self, body: WorkspaceBody) -> WorkspaceHandle:
         """Open the workspace of a directory for a client, after a pending close."""
-        path = _directory(body)
+        path = directory_of(body)
         client = client_id_of(body.client_id)
         self.apply(presence.CreateBegan(client))
         try:
@@ -243,10 +242,17 @@ class WorkspaceManager:
         finally:
             self.apply(presence.CreateOver())
 
-    async def _open(self, body: WorkspaceBody, *, unattended: bool = False) -> WorkspaceHandle:
+    async def _open(self, body: WorkspaceBody, *, unattended: bool = False, is_known: bool = False) -> WorkspaceHandle:
+        """Open the workspace of a directory. `is_known`: in a cluster the one of this id, which may be of another
+        place.
+        """
         environment = dict(item.partition("=")[::2] for item in body.env)
         if self.host is not None:
-            node = await self.host.use(await self.host.ledger.join_workspace(body.path), environment)
+            ledger = self.host.ledger
+            record = await (ledger.find_workspace(body.id) if is_known else ledger.join_workspace(body.path))
+            if record is None:
+                raise UnknownWorkspace
+            node = await self.host.use(record, environment)
             handle = self._register(node, body)
             handle.services.add_client_keys(environment)
             return handle
@@ -291,22 +297,26 @@ class WorkspaceManager:
                 handle.was_busy = True
                 self.apply(presence.WorkBegan(handle.id))
         handle.use_current_form()
+        self._keep_withdrawn(handle)
         return handle
+
+    def _keep_withdrawn(self, handle: WorkspaceHandle) -> None:
+        if handle.is_local and handle.owned.recovered.withdrawn:
+            self.withdrawn[handle.id] = handle.owned.recovered.withdrawn
 
     def _follow_node(self, node: "NodeWorkspace") -> None:
         """Follow a workspace that was opened in another form, or that this node owns without a client."""
         if self.is_closed or node.opened is None:
             return
         handle = self._handles.get(node.id)
-        if handle is None and node.is_local and not node.is_used:
+        if handle is None and node.is_local and not node.is_needed:
             node.is_used = True
             handle = self._register(node, WorkspaceBody(node.id, node.record.path))
             self.apply(presence.Opened(handle.id, working=handle.is_busy))
         elif handle is not None:
             handle.use_current_form()
+            self._keep_withdrawn(handle)
             self._update_busy(handle.id)
-        if handle is not None and handle.is_local and handle.owned.recovered.withdrawn:
-            self.withdrawn[handle.id] = handle.owned.recovered.withdrawn
 
     def drain(self, seconds: float) -> None:
         """Leave the cluster, then stop: active runs may continue for some seconds, the other nodes take over the rest.
@@ -555,11 +565,13 @@ class WorkspaceManager:
     async def _reopen(self, body: WorkspaceBody) -> None:
         """Open a workspace again, with the same id: a client or a run needed it while it was being closed."""
         try:
-            handle = await self._open(body)
-            self.apply(presence.Opened(handle.id, working=handle.workspace.is_busy()))
-        except HoldfastError as error:
+            handle = await self._open(body, is_known=True)
+            self.apply(presence.Opened(handle.id, working=handle.is_busy))
+        except Exception as error:
+            # Any error: clients could never open it again otherwise.
             _log.error("%s cannot be opened again: %s", body.path, error)
-            self.apply(presence.Closed(body.id))
+            if body.id not in self._handles:
+                self.apply(presence.Closed(body.id))
 
 
 def _is_over(task: asyncio.Task[WorkspaceHandle]) -> bool:
@@ -573,23 +585,3 @@ _REFUSALS = {
     "not open": UnknownWorkspace,
     "not attached": NotAttached,
 }
-
-
-def _directory(body: WorkspaceBody) -> str:
-    """Return the real directory. A relative path is resolved against PWD of the client's environment."""
-    if not body.path:
-        raise BadRequest("path is required")
-    path = Path(body.path)
-    if not path.is_absolute():
-        there = dict(item.partition("=")[::2] for item in body.env).get("PWD", "")
-        if not Path(there).is_absolute():
-            raise BadRequest("The path is relative and no base directory was sent: use an absolute path.")
-        path = Path(there) / path
-    try:
-        real = Path(os.path.realpath(path))
-        is_directory = real.is_dir()
-    except (OSError, ValueError):
-        is_directory = False
-    if not is_directory:
-        raise BadRequest("The path is not a directory that exists.")
-    return str(real)

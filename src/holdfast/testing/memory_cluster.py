@@ -64,7 +64,7 @@ class MemoryCluster:
         if row.owner is None:
             row.wanted = True
             for store in self.stores:
-                store.notify("holdfast_wanted", row.place)
+                store.deliver("holdfast_wanted", row.place)
 
     def free(self, node: NodeId, hinted: tuple[tuple[NodeId, int], ...] = ()) -> None:
         """Delete a node and take its workspaces from it."""
@@ -236,7 +236,7 @@ class MemoryClusterStore:
             self._listener = None
             lost()
 
-    def notify(self, channel: str, payload: str) -> None:
+    def deliver(self, channel: str, payload: str) -> None:
         """Deliver a notification."""
         if self._listener is not None and not self.is_cut:
             self._listener[1](channel, payload)

@@ -16,12 +16,13 @@ import asyncpg
 
 from holdfast.domain.errors import StorageError, StorageUnavailable, StorageUnknown
 
-__all__ = ["ERRORS", "UNREACHABLE", "is_answer", "read_error", "unreachable", "write_error"]
+__all__ = ["ERRORS", "OVERLOADED", "UNREACHABLE", "is_answer", "read_error", "unreachable", "write_error"]
 
 ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, asyncio.TimeoutError)
 """All errors of a call. `OSError` includes lost connections, names that do not resolve and TLS errors."""
 
 UNREACHABLE = "PostgreSQL cannot be reached: nothing is stored until it answers again."
+OVERLOADED = "PostgreSQL answers too slowly: all connections of this server are in use. Try again in a moment."
 
 _ANSWER_CLASSES = ("22", "23", "42")
 _log = logging.getLogger("holdfast.storage")

@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from holdfast.domain.errors import StorageError
-from holdfast.storage.postgres.asyncpg_errors import ERRORS, is_answer, read_error, unreachable, write_error
+from holdfast.domain.errors import StorageError, StorageUnavailable
+from holdfast.storage.postgres.asyncpg_errors import ERRORS, OVERLOADED, is_answer, read_error, unreachable, write_error
 
 __all__ = ["CONNECTIONS", "CONNECT_SECONDS", "Connection", "Pool", "Row"]
 
@@ -136,17 +136,17 @@ class Pool:
         while True:
             try:
                 return await self._use(lambda connection: connection.fetch(statement, *arguments), read_error)
-            except _Lost:
+            except _Lost as lost:
                 if self._is_closed or asyncio.get_running_loop().time() >= deadline:
-                    raise unreachable() from None
+                    raise lost.error from None
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def ping(self) -> None:
         """Raise `StorageUnavailable` if PostgreSQL does not answer now."""
         try:
             await self._use(lambda connection: connection.fetch("SELECT 1"), read_error)
-        except _Lost:
-            raise unreachable() from None
+        except _Lost as lost:
+            raise lost.error from None
 
     async def write(self, statement: str, *arguments: object) -> Row | None:
         """Execute a writing statement and return its first row. Raises `StorageUnavailable` if nothing was written,
@@ -166,6 +166,10 @@ class Pool:
         try:
             connection = await self._pool.acquire(timeout=CONNECT_SECONDS)
         except ERRORS as error:
+            if isinstance(error, TimeoutError) and self._pool.get_size() == CONNECTIONS:
+                # Connected, but each connection executes a statement.
+                _log.warning("no connection to PostgreSQL became free in %g s", CONNECT_SECONDS)
+                raise _Lost(StorageUnavailable(OVERLOADED)) from None
             self._note_outage(error)
             raise _Lost(unreachable()) from None
         finally:
