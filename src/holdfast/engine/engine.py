@@ -118,8 +118,7 @@ class Engine:
         self._holds: dict[SessionId, EndHold] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._idle_waiters: dict[SessionId, list[asyncio.Future[None]]] = {}
-        self._pause = Pause()
-        self._model_wait = ModelWait(self._load, self._spawn)
+        self._pause, self._model_wait = Pause(), ModelWait(self._load, self._spawn)
         self._must_cancel: set[RunId] = set()
         """Runs without a stored end whose cancel another node has accepted."""
         if subagents is not None:
@@ -326,9 +325,8 @@ class Engine:
 
     def _spawn(self, session: SessionId, run: RunId) -> None:
         lane = self.lane(session)
-        if self._pause.holds_back(session, run, lane) or self._model_wait.holds_back(
-            self.run_context, session, run, lane
-        ):
+        held = session, run, lane
+        if self._pause.holds_back(*held) or self._model_wait.holds_back(self.run_context, *held):
             return
         task = self._tasks.start(
             self._run_task(session, run), name=f"run {run}", done=partial(self._on_task_done, session, run)

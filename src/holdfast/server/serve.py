@@ -189,10 +189,9 @@ async def serve(
         address = address_of(options.store, os.environ, storage.url, storage.password_file)
         # The programs that the server starts need neither the address nor the password in it.
         os.environ.pop(STORE_VARIABLE, None)
-        token = read_token_file(options.token_file) if options.token_file else ""
-        sockets = [listener]
-        guard = None
+        sockets, guard = [listener], None
         # Wrong options are reported before the database is changed.
+        _read_token(options)
         relayed = None if address is None else _bind_relay(options, stack)
         ledger = await _open_ledger(options, address)
         shared = await _open_shared_state(ledger, storage.key_file, options) if ledger is not None else None
@@ -208,7 +207,7 @@ async def serve(
                 services.host = await _open_host(services, ledger, relayed.address)
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
-                tcp, guard = _bind_tcp(options.tcp, options, token, stack)
+                tcp, guard = _bind_tcp(options.tcp, options, stack)
                 sockets.append(tcp)
             relay = None if relayed is None else relayed.make_relay(manager)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream, relay)
@@ -246,6 +245,11 @@ async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> 
     from holdfast.runtime.open_store import open_postgres  # noqa: PLC0415
 
     return await open_postgres(options.data_dir, address, options.wait, options.place)
+
+
+def _read_token(options: ServerOptions) -> str:
+    """Return the token of the cluster, or an empty string. Raises `StoreMisconfigured`."""
+    return read_token_file(options.token_file) if options.token_file else ""
 
 
 def _check_shared_dir(options: ServerOptions) -> None:
@@ -286,14 +290,13 @@ def _bind_relay(options: ServerOptions, stack: ExitStack) -> "RelayListener":
     return bind_relay(options.relay, os.path.abspath(options.socket), stack)
 
 
-def _bind_tcp(
-    place: tuple[str, int], options: ServerOptions, token: str, stack: ExitStack
-) -> tuple[socket.socket, TokenAuth]:
+def _bind_tcp(place: tuple[str, int], options: ServerOptions, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
     tcp = bind_tcp(*place)
     stack.callback(tcp.close)
     port = tcp.getsockname()[1]
     guard = TokenAuth(
-        token or read_or_make_token(options.data_dir), [f"{name}:{port}" for name in {place[0], *_LOOPBACK}]
+        _read_token(options) or read_or_make_token(options.data_dir),
+        [f"{name}:{port}" for name in {place[0], *_LOOPBACK}],
     )
     _log.info(
         "listening at %s:%d; the token is in %s", place[0], port, options.token_file or options.data_dir / "token"
