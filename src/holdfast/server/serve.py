@@ -207,8 +207,7 @@ async def serve(
                 services.host = await _open_host(services, ledger, relayed.address)
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
-                tcp, guard = _bind_tcp(options.tcp, options, stack)
-                sockets.append(tcp)
+                guard = _bind_tcp(options.tcp, options, stack, sockets)
             relay = None if relayed is None else relayed.make_relay(manager)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream, relay)
         except BaseException:
@@ -290,7 +289,9 @@ def _bind_relay(options: ServerOptions, stack: ExitStack) -> "RelayListener":
     return bind_relay(options.relay, os.path.abspath(options.socket), stack)
 
 
-def _bind_tcp(place: tuple[str, int], options: ServerOptions, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
+def _bind_tcp(
+    place: tuple[str, int], options: ServerOptions, stack: ExitStack, sockets: list[socket.socket]
+) -> TokenAuth:
     tcp = bind_tcp(*place)
     stack.callback(tcp.close)
     port = tcp.getsockname()[1]
@@ -308,7 +309,8 @@ def _bind_tcp(place: tuple[str, int], options: ServerOptions, stack: ExitStack) 
             place[0],
             port,
         )
-    return tcp, guard
+    sockets.append(tcp)
+    return guard
 
 
 def _announce(options: ServerOptions) -> None:
