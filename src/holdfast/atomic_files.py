@@ -18,19 +18,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
 
+from holdfast.domain.documents import Edit, Signature
 from holdfast.domain.errors import Conflict, HoldfastError, StorageUnavailable
 
 __all__ = [
+    "FILES",
     "MAX_FILE_SIZE",
     "FileUnreadable",
     "FileUnwritable",
+    "Files",
     "Signature",
     "directory_lock",
     "file_signature",
     "has_changed",
     "read_file",
+    "read_secret_file",
     "replace_file",
     "replace_private_file",
     "sync_directory",
@@ -38,9 +41,6 @@ __all__ = [
 
 MAX_FILE_SIZE = 256 * 1024
 """Maximum size in bytes. A larger file cannot be settings, and is not read."""
-
-Signature: TypeAlias = tuple[int, int, int, int] | None
-"""Modification and change time, size and inode of a file; None if it does not exist."""
 
 _LOCK_TIMEOUT = 10.0
 _RETRY_INTERVAL = 0.01
@@ -55,7 +55,9 @@ class FileUnwritable(StorageUnavailable):
 
 
 def file_signature(path: str) -> Signature:
-    """Return a value that changes whenever the file does. Costs one stat call."""
+    """Return a value that changes whenever the file does: its modification and change time, size and inode. Costs one
+    stat call.
+    """
     try:
         return _signature(os.stat(path))
     except (OSError, ValueError):
@@ -115,6 +117,33 @@ def _reason(error: OSError | ValueError) -> str:
             return "it is a link that leads back to itself"
         return (error.strerror or "the system refused").lower()
     return "its path is not valid"
+
+
+def read_secret_file(path: str, what: str, min_length: int) -> str:
+    """Return the text of a file with a secret, without surrounding white space.
+
+    Raises `FileUnreadable` with one sentence if it cannot be read, if other users can read it, or if it is too short.
+    """
+    try:
+        data = read_file(path)[0]
+        state = os.stat(path)
+    except (FileNotFoundError, OSError):
+        raise FileUnreadable(f"The {what} {path} does not exist: create it, or correct its path.") from None
+    except FileUnreadable as error:
+        raise FileUnreadable(f"The {what} is not usable: {error}") from None
+    if state.st_mode & 0o077 or state.st_uid not in (os.getuid(), 0):
+        raise FileUnreadable(
+            f"The {what} {path} can be read or changed by other users (mode {stat.S_IMODE(state.st_mode):o}): "
+            f"make it yours, and use chmod 600 {path}."
+        )
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if len(text) < min_length or not text.isprintable() or " " in text:
+        problem = "is empty" if not data.strip() else f"does not contain one word of at least {min_length} characters"
+        raise FileUnreadable(f"The {what} {path} {problem}: write one with openssl rand -base64 33 > {path}")
+    return text
 
 
 @contextmanager
@@ -203,3 +232,24 @@ def sync_directory(directory: str) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+class Files:
+    """Documents that are files, by their paths. See `domain.documents.Documents`."""
+
+    signature = staticmethod(file_signature)
+    has_changed = staticmethod(has_changed)
+    read = staticmethod(read_file)
+
+    def update(self, name: str, edit: Edit) -> None:
+        """Change a file under the lock of its directory."""
+        with directory_lock(os.path.dirname(name)):
+            try:
+                present: bytes | None = read_file(name)[0]
+            except FileNotFoundError:
+                present = None
+            if (new := edit(present)) is not None:
+                replace_file(name, new)
+
+
+FILES = Files()

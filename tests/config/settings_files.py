@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from holdfast.atomic_files import FILES
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import SettingsLocations, locate_settings
 from holdfast.config.variables import CommandRunner
+from holdfast.domain.documents import Documents
 
 __all__ = ["SettingsFiles"]
 
@@ -12,7 +14,9 @@ __all__ = ["SettingsFiles"]
 class SettingsFiles:
     """Real settings files below a temporary directory."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, documents: Documents = FILES) -> None:
+        """`documents` other than files are those of a cluster."""
+        self.documents = documents
         self.home = top / "home"
         self.project = top / "project"
         self.data = top / "data"
@@ -47,10 +51,11 @@ class SettingsFiles:
             data_dir=str(self.data),
             workspace_id=workspace,
             system=str(self.system),
+            is_shared=self.documents is not FILES,
         )
 
     def open(self, directory: Path | None = None, *, run: CommandRunner | None = None) -> Configuration:
-        return Configuration(self.locations(directory), self.environment, run=run)
+        return Configuration(self.locations(directory), self.environment, run=run, documents=self.documents)
 
     def trust(self, configuration: Configuration) -> None:
         project = configuration.snapshot().project

@@ -1,18 +1,30 @@
 """Settings that clients change."""
 
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.config.load_file import parse
 from holdfast.config.saved_settings import ConfigStore, merge_trees
+from holdfast.domain.documents import STORE_PREFIX
 from holdfast.domain.errors import BadRequest
+from shared_documents import shared_nodes
+
+ONLY_FILES = pytest.mark.parametrize("store", ["files"], indirect=True)
+ONLY_SHARED = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ConfigStore:
-    return ConfigStore(tmp_path / "config.json", tmp_path / "workspaces" / "w" / "config.json")
+@pytest.fixture(params=["files", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ConfigStore]:
+    if request.param == "files":
+        yield ConfigStore(str(tmp_path / "config.json"), str(tmp_path / "workspaces" / "w" / "config.json"))
+        return
+    with shared_nodes() as nodes:
+        names = f"{STORE_PREFIX}config.json", f"{STORE_PREFIX}workspaces/w/config.json"
+        yield ConfigStore(*names, nodes.node(), keys_file=str(tmp_path / "keys.json"))
 
 
 def test_workspace_overrides_user_settings(store: ConfigStore) -> None:
@@ -32,6 +44,7 @@ def test_name_with_dots_is_quoted_and_stored_unchanged(store: ConfigStore) -> No
     assert store.read() == {"providers": {}}
 
 
+@ONLY_FILES
 def test_written_file_is_private(store: ConfigStore, tmp_path: Path) -> None:
     store.set(0, "providers.x.api_key", "secret")
     assert stat.S_IMODE((tmp_path / "config.json").stat().st_mode) == 0o600
@@ -47,6 +60,7 @@ def test_invalid_change_is_refused(store: ConfigStore, scope: int, key: str) -> 
     assert store.read() == {}
 
 
+@ONLY_FILES
 @pytest.mark.parametrize("key", ["options.x", ".".join("x" * 70)])
 def test_change_that_could_not_be_read_back_is_refused(store: ConfigStore, tmp_path: Path, key: str) -> None:
     store.set(0, "options.debug", value=True)
@@ -60,6 +74,7 @@ def test_change_that_could_not_be_read_back_is_refused(store: ConfigStore, tmp_p
     assert store.read() == {"options": {"debug": True, "progress": False}}
 
 
+@ONLY_FILES
 def test_file_that_is_not_an_object_is_kept(store: ConfigStore, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1, 2")
     with pytest.raises(BadRequest, match="correct it"):
@@ -72,3 +87,28 @@ def test_objects_merge_and_everything_else_replaces() -> None:
         "a": {"b": 1, "c": [2]},
         "d": {},
     }
+
+
+@ONLY_SHARED
+def test_keys_and_tokens_of_providers_stay_in_a_file_of_the_node(store: ConfigStore, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    store.set(1, "providers.a.api_key", "secret")
+    store.set(0, "providers.b", {"api_key": "secret", "base_url": "u", "oauth": {"access_token": "secret"}})
+    store.set(0, "providers", {"c": {"api_key": "$KEY"}, "d": {"oauth": {"access_token": "secret"}}, "e": 1})
+    assert store.read() == {"providers": {"a": {}, "c": {"api_key": "$KEY"}, "d": {}, "e": 1}}
+    assert "secret" not in str(store.read())
+    saved = msgspec.json.decode(keys.read_bytes())["providers"]
+    assert {name: sorted(item) for name, item in saved.items()} == {
+        "a": ["api_key"],
+        "b": ["api_key", "oauth"],
+        "d": ["oauth"],
+    }
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+    store.remove(0, "providers.b")
+    assert "b" not in msgspec.json.decode(keys.read_bytes())["providers"]
+
+
+def test_change_depends_on_the_present_value(store: ConfigStore) -> None:
+    for number in range(3):
+        store.change(1, "permissions.allow", lambda rules, number=number: [*(rules or ()), number])  # type: ignore[misc]
+    assert store.read_scope(1) == {"permissions": {"allow": [0, 1, 2]}}

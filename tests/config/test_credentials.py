@@ -1,11 +1,14 @@
 """Keys and tokens: stored privately, refreshed once."""
 
 import asyncio
+import re
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +24,14 @@ from holdfast.config.credentials import (
     TokenRefresher,
     system_keyring,
 )
-from holdfast.domain.errors import BadRequest, HoldfastError, NotFound, ProviderError
+from holdfast.config.sealed_documents import KeyFile, SealedDocument, SharedTokens, Unsealable
+from holdfast.domain.documents import STORE_PREFIX
+from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, NotFound, ProviderError, StorageUnavailable
+from holdfast.storage.postgres.connection_pool import Pool
+from holdfast.storage.postgres.shared_documents import SharedDocuments
+from holdfast.testing.gates import start
+from postgres_server import new_database
+from shared_documents import DocumentNodes, shared_nodes
 
 KEY = "hunter2canaryhunter2"
 OFF = {"HOLDFAST_KEYRING": "0"}
@@ -203,9 +213,46 @@ class FakeTokenServer:
 
 
 @pytest.fixture
-def credentials(file: str) -> Credentials:
-    made = Credentials(file, OFF)
-    made.put_token("p", OLD)
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text("k" * 44 + "\n")
+    path.chmod(0o600)
+    return path
+
+
+Another = Callable[[], Awaitable[Credentials]]
+
+
+@pytest.fixture(params=["file", "cluster"])
+async def another(request: pytest.FixtureRequest, file: str, tmp_path: Path, key_file: Path) -> AsyncIterator[Another]:
+    """Return the credentials as another process, or another node of a cluster, sees them."""
+    if request.param == "file":
+
+        async def same_file() -> Credentials:
+            return Credentials(file, OFF)
+
+        yield same_file
+        return
+    numbers = count()
+    async with AsyncExitStack() as stack:
+        dsn = await stack.enter_async_context(new_database())
+
+        async def new_node() -> Credentials:
+            pool = Pool({"dsn": dsn})
+            await pool.open()
+            stack.push_async_callback(pool.close)
+            documents = SharedDocuments(pool)
+            await documents.refresh()
+            tokens = SharedTokens(documents, KeyFile(str(key_file)))
+            return Credentials(str(tmp_path / f"node{next(numbers)}" / "c.toml"), OFF, tokens=tokens)
+
+        yield new_node
+
+
+@pytest.fixture
+async def credentials(another: Another) -> Credentials:
+    made = await another()
+    await asyncio.to_thread(made.put_token, "p", OLD)
     return made
 
 
@@ -213,7 +260,7 @@ def refresher(credentials: Credentials) -> TokenRefresher:
     return TokenRefresher(credentials, now=lambda: 1000.0)
 
 
-def test_a_token_is_kept_like_a_key(credentials: Credentials) -> None:
+async def test_a_token_is_kept_like_a_key(credentials: Credentials) -> None:
     assert credentials.get("p") == "old"
     assert credentials.token("p") == OLD
     assert credentials.providers() == {"p": "token"}
@@ -243,28 +290,30 @@ async def test_a_cancelled_run_does_not_lose_the_new_token(credentials: Credenti
     assert credentials.get("p") == "new"
 
 
-async def test_a_newer_token_on_disk_is_adopted(credentials: Credentials, file: str) -> None:
+async def test_a_newer_stored_token_is_adopted(credentials: Credentials, another: Another) -> None:
     server, wheel = FakeTokenServer(), refresher(credentials)
-    Credentials(file, OFF).put_token("p", Token("theirs", expires_at=2000.0))
+    await asyncio.to_thread((await another()).put_token, "p", Token("theirs", expires_at=2000.0))
     assert (await wheel.refresh("p", server.post, used="old")).access_token == "theirs"
     assert server.requests == []
 
 
-async def test_expired_token_on_disk_is_not_adopted(credentials: Credentials, file: str) -> None:
+async def test_expired_stored_token_is_not_adopted(credentials: Credentials, another: Another) -> None:
     server, wheel = FakeTokenServer(), refresher(credentials)
     server.opened.set()
-    Credentials(file, OFF).put_token("p", Token("theirs", "r", expires_at=20.0, token_url="https://t"))
+    theirs = Token("theirs", "r", expires_at=20.0, token_url="https://t")
+    await asyncio.to_thread((await another()).put_token, "p", theirs)
     assert (await wheel.refresh("p", server.post, used="old")).access_token == "new"
 
 
-async def test_two_processes_refresh_once(credentials: Credentials, file: str) -> None:
-    """Represented by two refreshers of one file: the lock is on the file."""
+async def test_two_processes_or_nodes_refresh_once(credentials: Credentials, another: Another) -> None:
+    """Represented by two refreshers: the lock is on the file, or in the store."""
     first, second = FakeTokenServer(), FakeTokenServer()
     second.opened.set()
+    other = await another()
     async with asyncio.TaskGroup() as group:
         one = group.create_task(refresher(credentials).refresh("p", first.post, used="old"))
         await first.arrived.wait()
-        two = group.create_task(refresher(Credentials(file, OFF)).refresh("p", second.post, used="old"))
+        two = group.create_task(refresher(other).refresh("p", second.post, used="old"))
         await asyncio.sleep(0)
         first.opened.set()
     assert (one.result().access_token, two.result().access_token) == ("new", "new")
@@ -312,3 +361,141 @@ async def test_token_that_cannot_be_refreshed_requires_a_sign_in(file: str) -> N
     credentials.put_token("p", Token("only"))
     with pytest.raises(SignInRequired):
         await refresher(credentials).refresh("p", FakeTokenServer().post, used="only")
+
+
+# Tokens of a cluster
+
+
+@pytest.fixture
+def nodes() -> Iterator[DocumentNodes]:
+    with shared_nodes() as made:
+        yield made
+
+
+def test_token_is_encrypted_in_the_store(nodes: DocumentNodes, key_file: Path, tmp_path: Path) -> None:
+    """The same content is encrypted differently each time, and names of providers are not shown."""
+    documents = nodes.node()
+    mine = Credentials(str(tmp_path / "a.toml"), OFF, tokens=SharedTokens(documents, KeyFile(str(key_file))))
+    mine.put_token("mcp:https://h/?key=hidden", Token(KEY, "refresh-canary"))
+    mine.put("openai", "plain-key")
+    first = nodes.stored()
+    mine.put_token("mcp:https://h/?key=hidden", Token(KEY, "refresh-canary", expires_at=1.0))
+    assert nodes.stored() != first
+    for secret in (KEY.encode(), b"refresh-canary", b"hidden", b"openai", b"kkkk"):
+        assert secret not in first
+    other = Credentials(str(tmp_path / "b.toml"), OFF, tokens=SharedTokens(nodes.node(), KeyFile(str(key_file))))
+    assert other.token("mcp:https://h/?key=hidden") == Token(KEY, "refresh-canary", expires_at=1.0)
+    assert other.providers() == {"mcp:https://h/?key=hidden": "token"}
+    assert other.get("openai") is None, "keys belong to a node"
+    assert other.remove("mcp:https://h/?key=hidden")
+    assert not other.remove("mcp:https://h/?key=hidden")
+    nodes.run(documents.refresh())
+    assert mine.token("mcp:https://h/?key=hidden") is None
+
+
+PROBLEMS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "wrong": (lambda path: path.write_text("w" * 44), r"The key file .*key does not fit: .* Use the same file"),
+    "missing": (lambda path: path.unlink(), "The key file .*key does not exist: create it"),
+    "readable": (lambda path: path.chmod(0o644), r"can be read or changed by other users \(mode 644\)"),
+    "empty": (lambda path: path.write_text("\n"), "is empty: write one with"),
+    "short": (lambda path: path.write_text("k" * 31), "one word of at least 32 characters"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_key_that_does_not_fit_is_one_sentence(
+    nodes: DocumentNodes, key_file: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It hides the tokens of the cluster, nothing else, and nothing is overwritten."""
+    documents = nodes.node()
+    mine = Credentials(str(tmp_path / "a.toml"), OFF, tokens=SharedTokens(documents, KeyFile(str(key_file))))
+    mine.put_token("p", OLD)
+    mine.put("openai", "plain-key")
+    assert mine.problem() == ""
+    before, kept = nodes.stored(), key_file.read_text()
+    spoil, sentence = PROBLEMS[name]
+    spoil(key_file)
+    assert (mine.token("p"), mine.get("p"), mine.get("openai")) == (None, None, "plain-key")
+    assert mine.token("p") is None
+    assert mine.providers() == {"openai": "file"}
+    assert len(caplog.records) == 1
+    for text in (mine.problem(), caplog.text):
+        assert re.search(sentence, text)
+        assert KEY not in text
+        assert "kkkk" not in text
+    with pytest.raises(Unsealable, match=sentence) as caught:
+        mine.put_token("p", Token("new"))
+    assert caught.value.__cause__ is None
+    assert not isinstance(mine.remove("openai"), Exception)
+    assert nodes.stored() == before
+    key_file.write_text(kept)
+    key_file.chmod(0o600)
+    assert mine.token("p") == OLD
+
+
+def test_sealed_document_is_not_accepted_under_another_name(nodes: DocumentNodes, key_file: Path) -> None:
+    documents = nodes.node()
+    one, two = (SealedDocument(documents, name, KeyFile(str(key_file))) for name in ("one", "two"))
+    one.update(lambda _: b"content")
+    sealed = documents.read(f"{STORE_PREFIX}one")[0]
+    documents.update(f"{STORE_PREFIX}two", lambda _: sealed)
+    assert one.read() == b"content"
+    for changed in (sealed, sealed[:-1], b"\x02" + sealed[1:], b""):
+        documents.update(f"{STORE_PREFIX}two", lambda _, changed=changed: changed)  # type: ignore[misc]
+        with pytest.raises(Unsealable):
+            two.read()
+
+
+@pytest.mark.parametrize("another", ["cluster"], indirect=True)
+@pytest.mark.parametrize(("stored", "expected"), [(900.0, "new"), (5000.0, "theirs")])
+async def test_token_that_lasts_longer_wins_if_nodes_were_not_excluded(
+    credentials: Credentials, another: Another, stored: float, expected: str
+) -> None:
+    """For example, the connection with the lock broke during the exchange."""
+    other = await another()
+    server, wheel = FakeTokenServer(), refresher(credentials)
+    refreshing = start(wheel.refresh("p", server.post, used="old"))
+    await server.arrived.wait()
+    await asyncio.to_thread(other.put_token, "p", Token("theirs", expires_at=stored))
+    server.opened.set()
+    await refreshing
+    assert credentials.get("p") == expected
+
+
+def read_text(path: str) -> str:
+    return Path(path).read_text()
+
+
+@pytest.mark.parametrize("another", ["cluster"], indirect=True)
+async def test_new_token_survives_an_outage_of_the_store(
+    credentials: Credentials, another: Another, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert credentials.shared_tokens is not None
+    server = FakeTokenServer()
+
+    async def post(url: str, form: Mapping[str, str]) -> Mapping[str, Any]:
+        monkeypatch.setattr(credentials.shared_tokens, "update", fail)
+        return server.answer
+
+    def fail(_: object) -> None:
+        raise StorageUnavailable
+
+    assert (await refresher(credentials).refresh("p", post, used="old")).access_token == "new"
+    assert credentials.get("p") == "new"
+    monkeypatch.undo()
+    assert (await another()).get("p") == "old"
+    server.answer = {"access_token": "newest", "refresh_token": "thrice", "expires_in": 200}
+    server.opened.set()
+    await refresher(credentials).refresh("p", server.post, used="new")
+    assert server.requests[0][1]["refresh_token"] == "twice"
+    assert (await another()).get("p") == "newest"
+    assert "new" not in read_text(credentials.path)
+
+
+@pytest.mark.parametrize("another", ["cluster"], indirect=True)
+async def test_no_token_is_exchanged_that_could_not_be_stored(credentials: Credentials, key_file: Path) -> None:
+    PROBLEMS["readable"][0](key_file)
+    server = FakeTokenServer()
+    with pytest.raises(Conflict, match="chmod 600"):
+        await refresher(credentials).refresh("p", server.post, used="old")
+    assert server.requests == []

@@ -30,7 +30,7 @@ def _credentials(file: Path) -> Credentials:
 
 
 def _store(file: Path) -> ConfigStore:
-    return ConfigStore(file, file.parent / "other.json")
+    return ConfigStore(str(file), str(file.parent / "other.json"))
 
 
 OLD = "[options]\nmax_steps = 5\n"

@@ -2,6 +2,7 @@
 
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,22 @@ from config.settings_files import SettingsFiles
 from holdfast.config.problems import format_key
 from holdfast.config.trust import TrustStore, project_digest
 from holdfast.config.variables import ExpansionFailed
+from holdfast.domain.documents import STORE_PREFIX
 from holdfast.domain.settings import Settings
+from shared_documents import shared_nodes
+
+ONLY_FILES = pytest.mark.parametrize("files", ["files"], indirect=True)
+
+
+@pytest.fixture(params=["files", "postgres"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SettingsFiles]:
+    """Settings whose trust is in a file, or in the store of a cluster."""
+    if request.param == "files":
+        yield SettingsFiles(tmp_path)
+    else:
+        with shared_nodes() as nodes:
+            yield SettingsFiles(tmp_path, nodes.node())
+
 
 HARMLESS = """
 [models.large]
@@ -201,6 +217,7 @@ def test_trust_can_be_revoked(files: SettingsFiles) -> None:
     assert configuration.current().env == {}
 
 
+@ONLY_FILES
 def test_trust_store_is_private(files: SettingsFiles) -> None:
     files.write_project("[env]\nA = '1'\n")
     files.trust(files.open())
@@ -209,6 +226,7 @@ def test_trust_store_is_private(files: SettingsFiles) -> None:
     assert list(files.data.iterdir()) == [file], "no lock, no draft"
 
 
+@ONLY_FILES
 def test_broken_trust_store_trusts_no_project(files: SettingsFiles) -> None:
     files.write_project("[env]\nA = '1'\n")
     configuration = files.open()
@@ -240,3 +258,27 @@ def test_digest_separates_the_files() -> None:
     assert project_digest([("/a", b"xy"), ("/b", b"")]) != project_digest([("/a", b"x"), ("/b", b"y")])
     assert project_digest([("/a", b"x")]) != project_digest([("/b", b"x")])
     assert project_digest([]) != project_digest([("", b"")])
+
+
+def test_nodes_may_trust_different_contents_under_one_path() -> None:
+    """Their disks may differ. All are revoked together, and only the latest contents are kept."""
+    with shared_nodes() as nodes:
+        mine, other = (TrustStore(f"{STORE_PREFIX}trust.json", nodes.node()) for _ in range(2))
+        for number in range(20):
+            mine.trust("/p", f"content {number}", at=1.0)
+            mine.trust_files({"/p/f": f"file {number}"}, at=1.0)
+        nodes.run(other._documents.refresh())  # type: ignore[attr-defined]
+        assert [other.is_trusted("/p", f"content {number}") for number in range(20)] == [False] * 4 + [True] * 16
+        assert [other.is_file_trusted("/p/f", f"file {number}") for number in (3, 4, 19)] == [False, True, True]
+        assert other.revoke("/p")
+        assert other.revoke_files(["/p/f"])
+        assert not mine.revoke("/p"), "the copy may be outdated"
+        assert not any(other.is_trusted("/p", f"content {number}") for number in range(20))
+
+
+def test_file_trusts_one_content_under_a_path(tmp_path: Path) -> None:
+    store = TrustStore(str(tmp_path / "trust.json"))
+    store.trust("/p", "1", at=1.0)
+    store.trust("/p", "2", at=1.0)
+    assert not store.is_trusted("/p", "1")
+    assert "others" not in (tmp_path / "trust.json").read_text()

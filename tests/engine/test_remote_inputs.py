@@ -348,7 +348,7 @@ async def test_a_rule_that_cannot_be_saved_is_reported_to_every_client() -> None
     harness.workspace.approvals.save_rule = fail
     await node.accept(decision(harness, "allow_always"), answers(harness, cancelled=True))
     await node.wake()
-    assert (await results(harness))[0] == "ran"
+    assert "ran" in await results(harness)
     assert [notice.error for notice in harness.notices() if notice.error] == [
         "It was allowed this once, but the rule could not be saved: the disk is full"
     ]

@@ -60,7 +60,7 @@ def test_changed_file_loses_trust(tmp_path: Path) -> None:
     files = find_trustable_files(project.places, project.environment)
     before = combined_digest(configuration.snapshot().project.digest, files)
     assert combined_digest("digest of the settings", ()) == "digest of the settings"
-    grant_trust(configuration, files, at=1.0)
+    grant_trust(configuration.trust, configuration.snapshot().project, files, at=1.0)
     assert configuration.snapshot().project.is_trusted
     assert untrusted_files(files, configuration.trust) == ()
     written(project.path / ".claude/commands/wide.md", "---", "allowed-tools: Bash", "---", "other words")
@@ -68,9 +68,9 @@ def test_changed_file_loses_trust(tmp_path: Path) -> None:
     assert [Path(file.path).name for file in untrusted_files(now, configuration.trust)] == ["wide.md"]
     assert configuration.snapshot().project.is_trusted, "the settings have not changed"
     assert combined_digest(configuration.snapshot().project.digest, now) != before
-    assert revoke_trust(configuration, now)
+    assert revoke_trust(configuration.trust, configuration.snapshot().project, now)
     assert len(untrusted_files(now, configuration.trust)) == 3, "the settings and the files, at once"
-    assert not revoke_trust(configuration, now)
+    assert not revoke_trust(configuration.trust, configuration.snapshot().project, now)
     assert not configuration.snapshot().project.is_trusted
 
 

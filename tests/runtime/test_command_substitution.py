@@ -106,7 +106,7 @@ async def test_a_command_that_cannot_start_has_one_known_error(
 def services_with(**parts: object) -> Any:  # noqa: ANN401 - a stand-in for `WorkspaceServices`
     server = SimpleNamespace(guard=None, overrides=SimpleNamespace(settings=SimpleNamespace(grace=1.0)))
     record = SimpleNamespace(path="/work")
-    return SimpleNamespace(_server=server, data_dir=Path("/data"), record=record, **parts)
+    return SimpleNamespace(_server=server, output_directory=Path("/data/output"), record=record, **parts)
 
 
 @pytest.mark.parametrize(

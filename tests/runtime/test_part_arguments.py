@@ -59,18 +59,25 @@ PARTS: dict[str, dict[str, Row]] = {
         "environment": lambda f, value: value == f.environment,
         "run": lambda f, value: value is not None,
         "on_change": lambda f, value: publishes_a_change(f, value),  # noqa: PLW0108 - defined below
+        "documents": lambda f, value: value is f.server.documents,
     },
     "ConfigStore": {
-        "user_file": lambda f, value: value == f.server.data_dir / "config.json",
-        "workspace_file": lambda f, value: value == f.services.data_dir / "config.json",
+        "user": lambda f, value: value == str(f.server.data_dir / "config.json"),
+        "workspace": lambda f, value: value == str(f.services.data_dir / "config.json"),
+        "documents": lambda f, value: value is f.server.documents,
+        "keys_file": lambda f, value: value == "",
     },
     "Credentials": {
         "path": lambda f, value: value == f.services.configuration.locations.credentials_file,
         "environment": lambda f, value: value is os.environ,
+        "tokens": lambda f, value: value is None,
     },
     "TokenRefresher": {"credentials": lambda f, value: value is f.services.credentials},
     "SelectedModels": {
-        "inputs": lambda f, value: (value.new_token, value.sign_in) == (f.services._new_token, f.services._sign_in),
+        "inputs": lambda f, value: (
+            (value.new_token, value.sign_in, value.on_use)
+            == (f.services._new_token, f.services._sign_in, f.services._note_model)
+        ),
         "discovery": lambda f, value: value is f.server.discovery,
     },
     "ProgramFiles": {"search_path": lambda f, value: "/bin" in value().split(":")},
@@ -112,6 +119,7 @@ PARTS: dict[str, dict[str, Row]] = {
         "settings": lambda f, value: value() is f.services.settings.tools and value().ls["max_items"] == 3,
         "disabled": lambda f, value: [*value()] == ["ls"],
         "readable": lambda f, value: value()[0] == str(f.services.data_dir / "output"),
+        "unavailable": lambda f, value: value == f.services._unavailable,
         "skill_at": lambda f, value: value == f.services.extensions.skills.by_path,
         "known_todos": lambda f, value: value == f.services._todos,
         "facts": lambda f, value: value == f.services._describe_settings,

@@ -169,12 +169,18 @@ async def await_model(fixture: ServicesFixture) -> None:
     assert fixture.parts.await_model is None, "without a cluster a run without a model fails"
 
 
+async def may_fall_back(fixture: ServicesFixture) -> None:
+    assert fixture.parts.may_fall_back(), "without a cluster the scripted tour may answer"
+
+
 async def approvals(fixture: ServicesFixture) -> None:
     approvals = fixture.workspace.approvals
     assert [approvals.judge(permit(line)).decision for line in ("rm -r x", "make all")] == ["deny", "ask"]
     assert approvals.timeout() == 86_400
     assert approvals.save_rule is not None
-    approvals.save_rule("bash(make)")
+    saving = approvals.save_rule("bash(make)")
+    assert saving is not None
+    await saving
     assert fixture.services.config_store.read_scope(1)["permissions"]["allow"] == ["bash(make)"]
 
 
@@ -219,7 +225,7 @@ ROWS: Mapping[str, Callable[[ServicesFixture], Awaitable[None]]] = {
     for row in (
         workspace, path, ledger, models, tools, current_settings, permissions, environment, context_loader, subagents,
         start_subagent, cleanup, completion_error, extensions_ready, hooks, rules_allow, named_model,
-        outlet, approvals, find_subagent_type, await_tools, await_model,
+        outlet, approvals, find_subagent_type, await_tools, await_model, may_fall_back,
     )
 }  # fmt: skip
 

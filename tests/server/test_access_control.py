@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.domain.errors import StoreMisconfigured
 from holdfast.server.http import listen, token_auth
 from holdfast.server.http.connection import Scope
 from holdfast.server.http.listen import AddressTaken, UnixListener, UnsafeDirectory
-from holdfast.server.http.token_auth import read_or_make_token
+from holdfast.server.http.token_auth import read_or_make_token, read_token_file
 from holdfast.testing.gates import until
 from server.foreign_requests import attempts, with_origin
 from server.helpers import exchange, in_process_server, open_raw, raw_request, send_prompt, server_directory
@@ -131,6 +132,56 @@ def test_token_readable_by_others_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "token").chmod(0o644)
     assert read_or_make_token(tmp_path) != first
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+TOKEN = "t" * 43
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "sentence"),
+    [
+        (TOKEN, 0o600, ""),
+        (f"\n{TOKEN}\n", 0o400, ""),
+        (None, 0, r"does not exist: create it, or correct its path\."),
+        ("", 0o600, r"is empty: write one with openssl rand -base64 33 > /.*token"),
+        (" \n", 0o600, r"is empty: write one"),
+        ("t" * 42, 0o600, r"does not contain one word of at least 43 characters: write one"),
+        (f"{TOKEN} {TOKEN}", 0o600, r"one word of at least 43"),
+        ("ü" * 50, 0o600, r"one word of at least 43"),
+        (
+            TOKEN,
+            0o644,
+            r"can be read or changed by other users \(mode 644\): make it yours, and use chmod 600 /",
+        ),
+        (TOKEN, 0o620, r"can be read or changed by other users \(mode 620\)"),
+    ],
+)
+def test_token_file_of_a_cluster(tmp_path: Path, content: str | None, mode: int, sentence: str) -> None:
+    """It is never replaced, because other servers use it too; the token is in no message."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(mode)
+    if not sentence:
+        assert read_token_file(str(file)) == TOKEN
+        return
+    with pytest.raises(StoreMisconfigured, match=sentence) as caught:
+        read_token_file(str(file))
+    assert "ttt" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert content is None or file.read_text() == content
+
+
+def test_token_file_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreMisconfigured, match="is not a regular file"):
+        read_token_file(str(tmp_path))
+    owned = tmp_path / "token"
+    owned.write_text(TOKEN)
+    owned.chmod(0o600)
+    if os.getuid() == 0:
+        os.chown(owned, 65_534, 65_534)
+        with pytest.raises(StoreMisconfigured, match="make it yours"):
+            read_token_file(str(owned))
 
 
 def test_tokens_are_compared_in_constant_time() -> None:

@@ -101,7 +101,7 @@ def test_every_module_that_writes_files_has_a_row() -> None:
 
 
 def _set(folder: Path) -> None:
-    ConfigStore(folder / "config.json", folder / "workspace.json").set(0, "options.tui.compact_mode", True)
+    ConfigStore(str(folder / "config.json"), str(folder / "workspace.json")).set(0, "options.tui.compact_mode", True)
 
 
 def _trust(folder: Path) -> None:

@@ -48,7 +48,7 @@ def command() -> None:
 def show(*, origin: bool, shows_all: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """Show the settings in effect in this directory. Keys and tokens are never shown."""
     with report_errors():
-        reading = load_configuration(cwd, data_dir).snapshot()
+        reading = load_configuration(cwd, data_dir, with_store=True).snapshot()
         rows = _rows(reading, shows_all=shows_all)
         if as_json:
             _show_json(reading, rows, origin=origin)
@@ -74,7 +74,7 @@ def get(*, key: str, as_json: bool, cwd: str, data_dir: str | None) -> None:
 
     with report_errors():
         path = parse_key(key)
-        reading = load_configuration(cwd, data_dir).snapshot()
+        reading = load_configuration(cwd, data_dir, with_store=True).snapshot()
         value: Any = redact(msgspec.to_builtins(_all_settings(reading)))
         for index, name in enumerate(path):
             try:
@@ -157,7 +157,7 @@ def edit(*, project: bool, cwd: str, data_dir: str | None) -> None:
 def check(*, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """List all problems of the files in effect here. Exits with 1 if there are any."""
     with report_errors():
-        configuration = load_configuration(cwd, data_dir)
+        configuration = load_configuration(cwd, data_dir, with_store=True)
         if _print_problems(configuration.snapshot(), configuration, as_json=as_json):
             sys.exit(1)
         files = [source.path for source in configuration.locations.sources if os.path.isfile(source.path)]
@@ -186,7 +186,7 @@ def schema() -> None:
 def path(*, project: bool, user: bool, as_json: bool, cwd: str, data_dir: str | None) -> None:
     """List all settings files, lowest precedence first. Existing files are marked."""
     with report_errors():
-        places = load_configuration(cwd, data_dir).locations
+        places = load_configuration(cwd, data_dir, with_store=True).locations
         if project or user:
             click.echo(printable(places.project_file if project else places.user_file))
             return
@@ -312,7 +312,7 @@ def _hook_and_rule_problems(configuration: Configuration) -> list[FileProblem]:
 
     files = (load_claude_settings(folder) for folder in claude_settings_files(configuration.locations, os.environ))
     found = [problem for file in files if file is not None for problem in file.hooks.problems]
-    saved = configuration.locations.sources[-1].path
+    saved = configuration.locations.saved_settings[1]
     return [*found, *outdated_rules(configuration.snapshot(), saved)]
 
 
@@ -322,7 +322,11 @@ def _unset_variables(configuration: Configuration) -> list[FileProblem]:
     stored = {format_key(("providers", name, "api_key")) for name in _stored_keys(configuration)}
     # Commands in templates are replaced by a constant instead of being run.
     quiet = Configuration(
-        configuration.locations, os.environ, trust=configuration.trust, run=lambda _command, _env: "-"
+        configuration.locations,
+        os.environ,
+        trust=configuration.trust,
+        run=lambda _command, _env: "-",
+        documents=configuration.documents,
     )
     found: list[FileProblem] = []
     for name, provider in settings.providers.items():

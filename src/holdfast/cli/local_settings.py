@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -14,6 +14,8 @@ from holdfast.cli.common import directory_option
 from holdfast.client.server_paths import data_directory
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import locate_settings
+from holdfast.domain.settings import StorageSettings
+from holdfast.storage.postgres.store_address import StoreAddress, address_of
 
 __all__ = ["load_configuration", "local_options", "uses_color"]
 
@@ -26,13 +28,34 @@ def local_options(function: F) -> F:
     return directory_option(data(function))
 
 
-def load_configuration(cwd: str, data_dir: str | None) -> Configuration:
-    """Return the configuration of a directory."""
+def load_configuration(cwd: str, data_dir: str | None, *, with_store: bool = False) -> Configuration:
+    """Return the configuration of a directory.
+
+    `with_store` includes what a cluster shares, if the settings or the environment name its store. Raises
+    `StoreUnreachable` or `StoreMisconfigured` then.
+    """
     environment = dict(os.environ)
     environment.setdefault("HOME", os.path.expanduser("~"))
     data = os.path.realpath(data_directory(data_dir, environment, environment["HOME"]))
     places = locate_settings(cwd, environment, data_dir=data, workspace_id=_workspace_id(data, cwd))
-    return Configuration(places, environment)
+    configuration = Configuration(places, environment)
+    address = _store_address(configuration, environment) if with_store else None
+    if address is None:
+        return configuration
+    # It needs the extra, and most users have no store.
+    from holdfast.runtime.open_store import StoreReader
+
+    store = StoreReader(address)
+    click.get_current_context().call_on_close(store.close)
+    places = locate_settings(cwd, environment, data_dir=data, workspace_id=store.workspace_id(cwd), is_shared=True)
+    return Configuration(places, environment, documents=store.documents)
+
+
+def _store_address(configuration: Configuration, environment: Mapping[str, str]) -> StoreAddress | None:
+    import msgspec
+
+    storage = msgspec.convert(configuration.settings_from_files("storage"), StorageSettings)
+    return address_of(None, environment, storage.url, storage.password_file)
 
 
 def _workspace_id(data_dir: str, directory: str) -> str:

@@ -24,6 +24,8 @@ VALUES = {
     "--wait": "wait",
     "--label": "label",
     "--drain-timeout": "drain_timeout",
+    "--token-file": "token_file",
+    "--shared-dir": "shared_dir",
     "--relay": "relay",
     "--advertise": "advertise",
     "--relay-cert": "relay_cert",
@@ -46,6 +48,8 @@ class ServeArgs(NamedTuple):
     wait: str = "30"
     label: str = ""
     drain_timeout: str = "600"
+    token_file: str = ""
+    shared_dir: str = ""
     relay: str = ""
     advertise: str = ""
     relay_cert: str = ""
@@ -161,6 +165,8 @@ def _serve(
         wait=seconds[0],
         place=place,
         drain_timeout=seconds[1],
+        token_file=os.path.abspath(os.path.expanduser(args.token_file)) if args.token_file else "",
+        shared_dir=os.path.realpath(os.path.expanduser(args.shared_dir)) if args.shared_dir else "",
         relay=RelayOptions(
             args.relay, args.advertise, *map(_absolute, (args.relay_cert, args.relay_key, args.relay_ca))
         ),

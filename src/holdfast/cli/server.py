@@ -229,6 +229,18 @@ def _wait_until_exited(descriptor: int | None) -> bool:
     help="Let active runs of a server of a cluster end for so long after SIGTERM; default: 600.",
 )
 @click.option(
+    "--token-file",
+    metavar="FILE",
+    default="",
+    help="File with the token of requests over TCP, the same for all servers of a cluster; default: DIR/token.",
+)
+@click.option(
+    "--shared-dir",
+    metavar="DIR",
+    default="",
+    help="Directory for outputs of commands, on the volume that --label names; default: the data directory.",
+)
+@click.option(
     "--relay",
     metavar="URL",
     default="",
@@ -248,6 +260,8 @@ def serve_command(  # noqa: PLR0913 - each is an option
     wait: str,
     label: str,
     drain_timeout: str,
+    token_file: str,
+    shared_dir: str,
     started_by_client: bool,
     verbose: bool,
     **relay: str,
@@ -262,6 +276,5 @@ def serve_command(  # noqa: PLR0913 - each is an option
       holdfast serve --host tcp://127.0.0.1:7437 also over TCP, for clients with the token
       holdfast serve --store postgresql://db/holdfast   store everything in PostgreSQL
     """
-    sys.exit(
-        run_server(ServeArgs(data_dir, host, started_by_client, verbose, store, wait, label, drain_timeout, **relay))
-    )
+    options = ServeArgs(data_dir, host, started_by_client, verbose, store, wait, label, drain_timeout, **relay)
+    sys.exit(run_server(options._replace(token_file=token_file, shared_dir=shared_dir)))

@@ -51,7 +51,7 @@ def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_d
     if only_shows + revoke + yes > 1:
         raise click.UsageError("--show, --revoke and --yes cannot be combined.")
     with report_errors():
-        configuration = load_configuration(os.path.realpath(directory), data_dir)
+        configuration = load_configuration(os.path.realpath(directory), data_dir, with_store=True)
         if revoke:
             _revoke(configuration)
         else:
@@ -59,8 +59,9 @@ def command(*, directory: str, only_shows: bool, revoke: bool, yes: bool, data_d
 
 
 def _revoke(configuration: Configuration) -> None:
-    anchor = configuration.snapshot().project.anchor
-    if revoke_trust(configuration, _trustable_files(configuration)):
+    project = configuration.snapshot().project
+    anchor = project.anchor
+    if revoke_trust(configuration.trust, project, _trustable_files(configuration)):
         click.echo(f"{printable(anchor)} is no longer trusted.", err=True)
     else:
         click.echo(f"{printable(anchor)} was not trusted.", err=True)
@@ -98,7 +99,7 @@ def _trust(configuration: Configuration, *, only_shows: bool, yes: bool) -> None
             raise click.UsageError("Use --yes to trust a project without a confirmation.")
         what = "these files" if project.files or files else "it"
         click.confirm(f"Do you trust {what}?", abort=True, err=True)
-    grant_trust(configuration, files, at=time.time())
+    grant_trust(configuration.trust, project, files, at=time.time())
     until = "one of these files changes" if project.files or files else "it contains settings"
     click.echo(f"{printable(anchor)} is trusted, until {until}.", err=True)
 

@@ -26,6 +26,7 @@ __all__ = [
     "CLIENTS_CHANNEL",
     "DELTA_CHANNEL",
     "DELTA_SECONDS",
+    "DOCUMENTS_CHANNEL",
     "EVENTS_CHANNEL",
     "MAX_PAYLOAD",
     "POLL_SECONDS",
@@ -44,7 +45,9 @@ DELTA_CHANNEL = "holdfast_deltas"
 """Its payload is made by `pack_deltas`."""
 CLIENTS_CHANNEL = "holdfast_clients"
 """Its payload is the id of a workspace whose clients or owner have changed."""
-CHANNELS = (EVENTS_CHANNEL, WANTED_CHANNEL, DELTA_CHANNEL, CLIENTS_CHANNEL)
+DOCUMENTS_CHANNEL = "holdfast_documents"
+"""Its payload is empty: a shared document has changed."""
+CHANNELS = (EVENTS_CHANNEL, WANTED_CHANNEL, DELTA_CHANNEL, CLIENTS_CHANNEL, DOCUMENTS_CHANNEL)
 
 POLL_SECONDS = 1.0
 DELTA_SECONDS = 0.04
@@ -146,6 +149,10 @@ class NotificationSender:
     def want(self, place: str) -> None:
         """Notify the nodes of a place that a workspace needs an owner, after the commit of its input."""
         self._add(WANTED_CHANNEL, place)
+
+    def update_documents(self) -> None:
+        """Notify the other nodes that a shared document has changed, after its commit."""
+        self._add(DOCUMENTS_CHANNEL, "")
 
     def add_delta(self, key: str, offset: int, text: str) -> None:
         """Send a text that is appended to a part."""

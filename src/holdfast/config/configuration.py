@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.atomic_files import Signature, file_signature, has_changed
+from holdfast.atomic_files import FILES, Signature
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.load_file import LoadedFile, load
 from holdfast.config.locations import SettingsLocations, SettingsSource
@@ -19,6 +19,7 @@ from holdfast.config.merge import Layer, SettingOrigin, merge
 from holdfast.config.problems import FileProblem, format_key
 from holdfast.config.trust import TrustStore, Withheld, project_digest, split_untrusted
 from holdfast.config.variables import CommandRunner, Expander, ExpansionFailed
+from holdfast.domain.documents import Documents
 from holdfast.domain.errors import NotFound
 from holdfast.domain.settings import LspSettings, McpSettings, ProviderSettings, Settings
 
@@ -75,9 +76,11 @@ class Configuration:
         trust: TrustStore | None = None,
         run: CommandRunner | None = None,
         on_change: Callable[[], None] = lambda: None,
+        documents: Documents = FILES,
     ) -> None:
         self.locations = places
-        self.trust = trust or TrustStore(places.trust_file)
+        self.documents = documents
+        self.trust = trust or TrustStore(places.trust_file, documents)
         self._base_environment = dict(environment)
         self.environment_version = 0
         """Number of changes of the environment."""
@@ -235,14 +238,14 @@ class Configuration:
     def _is_stale(self) -> bool:
         if self.trust.signature() != self._trust_signature:
             return True
-        return any(has_changed(path, loaded.seen) for path, loaded in self._loaded.items())
+        return any(self.documents.has_changed(path, loaded.seen) for path, loaded in self._loaded.items())
 
     def _read(self) -> ConfigSnapshot:
         self._trust_signature = self.trust.signature()
         for source in self.locations.sources:
             known = self._loaded.get(source.path)
-            if known is None or file_signature(source.path) != known.seen:
-                self._store(source, load(source))
+            if known is None or self.documents.signature(source.path) != known.seen:
+                self._store(source, load(source, self.documents))
         project = self._project()
         layers: list[Layer] = []
         withheld: list[Withheld] = []

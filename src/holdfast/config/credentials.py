@@ -1,25 +1,27 @@
 """API keys and OAuth tokens of providers, in the system keyring or in a file that only its owner can read.
 
 They are stored apart from the settings and never logged or repeated in messages. A keyring cannot list its entries, so
-the file also contains the names of the keys that are in the keyring. `TokenRefresher` renews expired tokens.
+the file also contains the names of the keys that are in the keyring. `TokenRefresher` renews expired tokens. In a
+cluster the tokens are in its store (`TokenStore`), and keys stay on their node.
 """
 
 import asyncio
 import fcntl
 import hashlib
 import importlib
+import logging
 import os
 import time
 import tomllib
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from holdfast.atomic_files import Signature, directory_lock, file_signature, read_file, replace_file
-from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, NotFound, ProviderError
+from holdfast.domain.errors import BadRequest, Conflict, HoldfastError, NotFound, ProviderError, StorageError
 from holdfast.tasks import TaskOwner
 
 __all__ = [
@@ -32,11 +34,13 @@ __all__ = [
     "SignInRequired",
     "Token",
     "TokenRefresher",
+    "TokenStore",
     "system_keyring",
 ]
 
 
 _SERVICE = "holdfast"
+_log = logging.getLogger("holdfast.config")
 
 
 class KeyringFailed(HoldfastError):
@@ -125,6 +129,25 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"Token(expires_at={self.expires_at}, …)"
 
 
+class TokenStore(Protocol):
+    """The tokens of a cluster, by provider. Reading does not block; `update` may."""
+
+    def signature(self) -> Signature:
+        """Return a value that changes with the tokens."""
+
+    def read(self) -> dict[str, Token]:
+        """Return all tokens. Raises a `HoldfastError` if they cannot be decrypted."""
+
+    def update(self, edit: Callable[[dict[str, Token]], dict[str, Token]]) -> None:
+        """Change the tokens, so that no change of another node is lost. `edit` may be called more than once."""
+
+    def problem(self) -> str:
+        """Return why the tokens cannot be used, or an empty string."""
+
+    def exclusive(self, provider: str) -> AbstractAsyncContextManager[None]:
+        """Exclude all other nodes from renewing a token. The block sees the newest one."""
+
+
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     keyring: tuple[str, ...] = ()
     keys: dict[str, str] = {}
@@ -138,9 +161,17 @@ class Credentials:
     """The credentials of one user, in the file `path`. A keyring may be slow, so a server calls this in a thread."""
 
     def __init__(
-        self, path: str, environment: Mapping[str, str] | None = None, *, keyring: Keyring | None = None
+        self,
+        path: str,
+        environment: Mapping[str, str] | None = None,
+        *,
+        keyring: Keyring | None = None,
+        tokens: TokenStore | None = None,
     ) -> None:
+        """`tokens` is the store of the cluster. Tokens that the file contains already stay valid on this node."""
         self._path = path
+        self.shared_tokens = tokens
+        self._logged_problem = ""
         self._environment = environment or {}
         self._keyring_backend = keyring
         self._signature: Signature = None
@@ -154,6 +185,15 @@ class Credentials:
     def __repr__(self) -> str:
         return f"Credentials({self._path!r})"
 
+    def signature(self) -> object:
+        """Return a value that changes with the credentials. Does not block."""
+        shared = self.shared_tokens
+        return file_signature(self._path), None if shared is None else shared.signature()
+
+    def problem(self) -> str:
+        """Return why the tokens of the cluster cannot be used, or an empty string."""
+        return "" if self.shared_tokens is None else self.shared_tokens.problem()
+
     def get(self, provider: str) -> str | None:
         """Return the key of a provider, or its access token, or None."""
         stored = self._current()
@@ -164,7 +204,7 @@ class Credentials:
                 return kept
         if provider in stored.keys:
             return stored.keys[provider]
-        token = stored.tokens.get(provider)
+        token = self.token(provider)
         return token.access_token if token is not None else None
 
     def put(self, provider: str, key: str) -> CredentialStorage:
@@ -189,8 +229,9 @@ class Credentials:
             keyring.remove(provider)
         with self._lock():
             stored = self._read()
+            is_shared = self._remove_shared(provider)
             if provider not in {*stored.keyring, *stored.keys, *stored.tokens}:
-                return False
+                return is_shared
             self._write(
                 _Stored(
                     keyring=tuple(name for name in stored.keyring if name != provider),
@@ -203,21 +244,74 @@ class Credentials:
     def providers(self) -> dict[str, CredentialStorage]:
         """Return the providers that have a credential, and its storage."""
         stored = self._current()
-        found: dict[str, CredentialStorage] = dict.fromkeys(stored.tokens, "token")
+        found: dict[str, CredentialStorage] = dict.fromkeys({**stored.tokens, **self._shared()}, "token")
         found |= dict.fromkeys(stored.keys, "file")
         found |= dict.fromkeys(stored.keyring, "keyring")
         return dict(sorted(found.items()))
 
     def token(self, provider: str) -> Token | None:
         """Return the token of a provider, or None."""
-        return self._current().tokens.get(provider)
+        own, shared = self._current().tokens.get(provider), self._shared().get(provider)
+        # Its own file has a newer one if the store could not be reached after a refresh.
+        return own if shared is None or (own is not None and own.expires_at > shared.expires_at) else shared
 
     def put_token(self, provider: str, token: Token) -> None:
         """Store a token."""
         _check(provider, token.access_token)
+        if self.shared_tokens is None:
+            self._put_own_token(provider, token)
+        else:
+            self.shared_tokens.update(lambda tokens: {**tokens, provider: token})
+            self._put_own_token(provider, None)
+
+    def renew_token(self, provider: str, old: Token, fresh: Token) -> None:
+        """Store the token that `old` was exchanged for. If there is another one by now, the one that lasts longer is
+        kept: it is from a sign-in, or from a server that could not be excluded.
+        """
+        if self.shared_tokens is None:
+            self.put_token(provider, fresh)
+            return
+
+        def edit(tokens: dict[str, Token]) -> dict[str, Token]:
+            present = tokens.get(provider, old)
+            is_newest = present == old or present.expires_at < fresh.expires_at
+            return {**tokens, provider: fresh} if is_newest else tokens
+
+        try:
+            self.shared_tokens.update(edit)
+        except StorageError:
+            # `old` is used up, so the new one must not be lost.
+            self._put_own_token(provider, fresh)
+            _log.warning("the new token of %s is only stored on this server: the store cannot be reached", provider)
+        else:
+            self._put_own_token(provider, None)
+
+    def _put_own_token(self, provider: str, token: Token | None) -> None:
+        """Store a token in the file, or remove it."""
+        if token is None and provider not in self._current().tokens:
+            return
         with self._lock():
             stored = self._read()
-            self._write(msgspec.structs.replace(stored, tokens={**stored.tokens, provider: token}))
+            tokens = {name: kept for name, kept in stored.tokens.items() if name != provider}
+            self._write(msgspec.structs.replace(stored, tokens=tokens | ({provider: token} if token else {})))
+
+    def _shared(self) -> Mapping[str, Token]:
+        """Return the tokens of the cluster; none if they cannot be decrypted, which is logged once."""
+        if self.shared_tokens is None:
+            return {}
+        try:
+            return self.shared_tokens.read()
+        except HoldfastError as error:
+            if str(error) != self._logged_problem:
+                self._logged_problem = str(error)
+                _log.warning("%s", error)
+            return {}
+
+    def _remove_shared(self, provider: str) -> bool:
+        if self.shared_tokens is None or provider not in self._shared():
+            return False
+        self.shared_tokens.update(lambda tokens: {name: kept for name, kept in tokens.items() if name != provider})
+        return True
 
     def _keyring(self) -> Keyring | None:
         if self._keyring_backend is None:
@@ -291,7 +385,7 @@ class TokenRefresher:
     """Refreshes the tokens of one user.
 
     A refresh token may be valid only once, so concurrent refreshes of a provider share one request: within the process
-    by a task, between processes by a lock file.
+    by a task, between processes by a lock file, between the servers of a cluster by a lock of its store.
     """
 
     def __init__(self, credentials: Credentials, now: Callable[[], float] = time.time) -> None:
@@ -325,17 +419,30 @@ class TokenRefresher:
         await self._tasks.drain()
 
     async def _refresh(self, provider: str, post: Post, used: str) -> Token:
-        descriptor = os.open(self._lock_file(provider), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            await self._acquire(descriptor, provider)
+        if problem := self._credentials.problem():
+            # Before the exchange: the new token could not be stored.
+            raise Conflict(problem)
+        async with self._exclusive(provider):
             token = self._credentials.token(provider)
             if token is None:
                 raise NotFound(f"Not signed in at {provider}: holdfast login {provider}.")
             if self._is_newer(token, used):
                 return token
             fresh = await self._exchange(provider, token, post)
-            await asyncio.to_thread(self._credentials.put_token, provider, fresh)
+            await asyncio.to_thread(self._credentials.renew_token, provider, token, fresh)
             return fresh
+
+    @asynccontextmanager
+    async def _exclusive(self, provider: str) -> AsyncIterator[None]:
+        """Exclude other processes, or other servers, from renewing the token."""
+        if self._credentials.shared_tokens is not None:
+            async with self._credentials.shared_tokens.exclusive(provider):
+                yield
+            return
+        descriptor = os.open(self._lock_file(provider), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            await self._acquire(descriptor, provider)
+            yield
         finally:
             os.close(descriptor)
 

@@ -132,6 +132,8 @@ DESCRIPTIONS: dict[str, str] = {
     "SandboxSettings.home": "Paths of the home directory that sandboxed commands can write, such as .cache/pip.",
     "SandboxSettings.home_readonly": "Paths of the home directory that sandboxed commands can read, such as .bun.",
     "StorageSettings.url": "The address of a PostgreSQL database; empty for SQLite in the data directory.",
+    "StorageSettings.key_file": "A file with the key that encrypts tokens and sign-ins in the store; "
+    "the same on all servers.",
     "StorageSettings.password_file": "A file that contains the password of the database.",
     "ToolSettings.ls": "max_depth and max_items of a listing.",
     "ToolSettings.grep": "timeout of a search, in nanoseconds.",

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.atomic_files import FileUnreadable, Signature, file_signature, read_file
+from holdfast.atomic_files import FILES, FileUnreadable, Signature
 from holdfast.config.line_numbers import MAX_DEPTH, KeyPath, TooDeep, json_duplicates, json_lines, toml_lines
 from holdfast.config.locations import Form, SettingsSource
 from holdfast.config.problems import FileProblem, format_key
 from holdfast.config.validate import hides_denial, is_independent, validate_tree
+from holdfast.domain.documents import Documents
 
 __all__ = ["LoadedFile", "convert_mcp_json", "load", "parse"]
 
@@ -69,12 +70,12 @@ class LoadedFile(msgspec.Struct, frozen=True):
         return not any(problem.severity == "error" and not is_independent(problem.key) for problem in self.problems)
 
 
-def load(source: SettingsSource) -> LoadedFile:
+def load(source: SettingsSource, documents: Documents = FILES) -> LoadedFile:
     """Load a settings file. Never raises: errors become problems of the file."""
     # Taken before the file is read, so that a change in between is detected next time.
-    before = file_signature(source.path)
+    before = documents.signature(source.path)
     try:
-        data, seen = read_file(source.path)
+        data, seen = documents.read(source.path)
     except FileNotFoundError:
         if before is None:
             return LoadedFile()

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from holdfast.domain.documents import STORE_PREFIX
+
 __all__ = ["Form", "Kind", "SettingsLocations", "SettingsSource", "locate_settings", "project_root"]
 
 Form: TypeAlias = Literal["toml", "json", "mcp"]
@@ -20,7 +22,7 @@ Kind: TypeAlias = Literal[
     "crush",  # Crush's global settings and its saved choices: read only
     "user",  # the user's own file
     "project",  # part of the project: mostly without effect until it is trusted
-    "wire",  # saved by clients of the server
+    "wire",  # saved by clients of the server: files, or documents of the store
 ]
 """The owner of a file."""
 
@@ -36,7 +38,7 @@ _SYSTEM = "/etc/holdfast/config.toml"
 
 
 class SettingsSource(msgspec.Struct, frozen=True):
-    """One possible settings file."""
+    """One possible settings file. That of a client of a cluster is a document of the store."""
 
     path: str
     form: Form
@@ -59,6 +61,10 @@ class SettingsLocations(msgspec.Struct, frozen=True):
     user_file: str
     credentials_file: str
     trust_file: str
+    saved_settings: tuple[str, str]
+    """The documents that clients change: for every workspace, and for this one (empty without a workspace id)."""
+    keys_file: str = ""
+    """In a cluster, the file with the keys that clients have saved: keys belong to a node."""
 
     @property
     def private_directories(self) -> tuple[str, ...]:
@@ -97,11 +103,18 @@ def _directories_between(root: str, directory: str) -> Iterator[str]:
 
 
 def locate_settings(
-    directory: str, environment: Mapping[str, str], *, data_dir: str, workspace_id: str = "", system: str = _SYSTEM
+    directory: str,
+    environment: Mapping[str, str],
+    *,
+    data_dir: str,
+    workspace_id: str = "",
+    system: str = _SYSTEM,
+    is_shared: bool = False,
 ) -> SettingsLocations:
     """Return the settings files for a directory, which must be a real path.
 
-    Without a workspace id, the settings that clients have saved for the workspace are left out.
+    Without a workspace id, the settings that clients have saved for the workspace are left out. `is_shared`: what
+    clients save is in the store of a cluster.
     """
     home = environment.get("HOME") or "/"
     config = join(_base(environment, "XDG_CONFIG_HOME", home, ".config"), "holdfast")
@@ -123,10 +136,11 @@ def locate_settings(
             for path in _directories_between(root, directory)
             for name, form in PROJECT_FILES
         ),
-        SettingsSource(join(data_dir, "config.json"), "json", "wire"),
     ]
-    if workspace_id:
-        sources.append(SettingsSource(join(data_dir, "workspaces", workspace_id, "config.json"), "json", "wire"))
+    saved_in = STORE_PREFIX if is_shared else f"{data_dir}/"
+    saved = (f"{saved_in}config.json", f"{saved_in}workspaces/{workspace_id}/config.json" if workspace_id else "")
+    keys_file = join(data_dir, "provider-keys.json") if is_shared else ""
+    sources += [SettingsSource(path, "json", "wire") for path in (keys_file, *saved) if path]
     return SettingsLocations(
         directory=directory,
         root=root,
@@ -134,7 +148,9 @@ def locate_settings(
         data_dir=data_dir,
         user_file=user,
         credentials_file=join(config, "credentials.toml"),
-        trust_file=join(data_dir, "trust.json"),
+        trust_file=f"{saved_in}trust.json",
+        saved_settings=saved,
+        keys_file=keys_file,
     )
 
 

@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.atomic_files import FileUnreadable, Signature, directory_lock, file_signature, read_file, replace_file
+from holdfast.atomic_files import FILES, FileUnreadable, Signature
 from holdfast.config.line_numbers import KeyPath
 from holdfast.config.merge import Layer
 from holdfast.config.problems import FileProblem
+from holdfast.domain.documents import STORE_PREFIX, Documents
 from holdfast.domain.errors import HoldfastError
 
 __all__ = ["TrustStore", "Withheld", "content_digest", "project_digest", "split_untrusted"]
@@ -111,9 +112,20 @@ def content_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class _Record(msgspec.Struct, frozen=True):
+_MAX_OTHERS = 15
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str
     at: float
+    others: tuple[str, ...] = ()
+    """Contents under the same path that were trusted before, the newest first. Only in the store of a cluster, whose
+    nodes may have different contents on their own disks.
+    """
+
+    def covers(self, digest: str) -> bool:
+        """Return True if the content with this hash is trusted."""
+        return digest == self.digest or digest in self.others
 
 
 class _Records(msgspec.Struct, frozen=True):
@@ -128,8 +140,9 @@ class TrustStore:
     does not revoke the trust in the others.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, documents: Documents = FILES) -> None:
         self._path = path
+        self._documents = documents
         self._signature: Signature = None
         self._records = _Records()
 
@@ -139,18 +152,18 @@ class TrustStore:
         return self._path
 
     def signature(self) -> Signature:
-        """Return the signature of the store's file."""
-        return file_signature(self._path)
+        """Return the signature of the store's document."""
+        return self._documents.signature(self._path)
 
     def is_trusted(self, anchor: str, digest: str) -> bool:
         """Return True if the settings files of the project are trusted. An unreadable store trusts no project."""
         record = self._current().projects.get(_json_name(anchor))
-        return record is not None and record.digest == digest
+        return record is not None and record.covers(digest)
 
     def is_file_trusted(self, path: str, digest: str) -> bool:
         """Return True if a file is trusted with this content."""
         record = self._current().files.get(_json_name(path))
-        return record is not None and record.digest == digest
+        return record is not None and record.covers(digest)
 
     def _current(self) -> _Records:
         if self.signature() != self._signature:
@@ -171,48 +184,74 @@ class TrustStore:
 
     def trust(self, anchor: str, digest: str, *, at: float) -> None:
         """Trust the settings files of a project with this hash. `at` is the current time."""
-        with directory_lock(os.path.dirname(self._path)):
-            records, _ = self._read()
-            projects = {**records.projects, _json_name(anchor): _Record(digest, at)}
-            self._write(msgspec.structs.replace(records, projects=projects))
+
+        def edit(records: _Records) -> _Records:
+            return msgspec.structs.replace(records, projects=self._with(records.projects, {anchor: digest}, at))
+
+        self._update(edit)
 
     def trust_files(self, files: Mapping[str, str], *, at: float) -> None:
         """Trust files with these hashes, by path."""
-        with directory_lock(os.path.dirname(self._path)):
-            records, _ = self._read()
-            new = {_json_name(path): _Record(digest, at) for path, digest in files.items()}
-            self._write(msgspec.structs.replace(records, files={**records.files, **new}))
+
+        def edit(records: _Records) -> _Records:
+            return msgspec.structs.replace(records, files=self._with(records.files, files, at))
+
+        self._update(edit)
 
     def revoke_files(self, paths: Iterable[str]) -> bool:
         """Revoke the trust in files. Return True if there was any."""
-        with directory_lock(os.path.dirname(self._path)):
-            records, _ = self._read()
-            gone = {_json_name(path) for path in paths}
+        gone = {_json_name(path) for path in paths}
+
+        def edit(records: _Records) -> _Records | None:
             kept = {path: record for path, record in records.files.items() if path not in gone}
-            if len(kept) == len(records.files):
-                return False
-            self._write(msgspec.structs.replace(records, files=kept))
-            return True
+            return None if len(kept) == len(records.files) else msgspec.structs.replace(records, files=kept)
+
+        return self._update(edit)
 
     def revoke(self, anchor: str) -> bool:
         """Revoke the trust in the settings files of a project. Return True if there was any."""
-        with directory_lock(os.path.dirname(self._path)):
-            records, _ = self._read()
-            projects = dict(records.projects)
-            if projects.pop(_json_name(anchor), None) is None:
-                return False
-            self._write(msgspec.structs.replace(records, projects=projects))
-            return True
+        gone = _json_name(anchor)
 
-    def _write(self, records: _Records) -> None:
-        replace_file(self._path, msgspec.json.format(msgspec.json.encode(records)) + b"\n")
+        def edit(records: _Records) -> _Records | None:
+            kept = {path: record for path, record in records.projects.items() if path != gone}
+            return None if len(kept) == len(records.projects) else msgspec.structs.replace(records, projects=kept)
+
+        return self._update(edit)
+
+    def _with(self, known: Mapping[str, _Record], digests: Mapping[str, str], at: float) -> dict[str, _Record]:
+        """Return the records with these contents, by path, added."""
+        added: dict[str, _Record] = {}
+        for path, digest in digests.items():
+            others: tuple[str, ...] = ()
+            if self._path.startswith(STORE_PREFIX) and (record := known.get(_json_name(path))) is not None:
+                earlier = (record.digest, *record.others)
+                others = tuple(item for item in earlier if item != digest)[:_MAX_OTHERS]
+            added[_json_name(path)] = _Record(digest, at, others)
+        return {**known, **added}
+
+    def _update(self, edit: Callable[[_Records], _Records | None]) -> bool:
+        """Change the records, unless `edit` returns None. Return whether it did not."""
+        is_changed = False
+
+        def edit_bytes(data: bytes | None) -> bytes | None:
+            nonlocal is_changed
+            records = edit(self._decode(data))
+            is_changed = records is not None
+            return None if records is None else msgspec.json.format(msgspec.json.encode(records)) + b"\n"
+
+        self._documents.update(self._path, edit_bytes)
+        return is_changed
 
     def _read(self) -> tuple[_Records, Signature]:
         try:
-            data, seen = read_file(self._path)
-            return msgspec.json.decode(data, type=_Records), seen
+            data, seen = self._documents.read(self._path)
         except FileNotFoundError:
             return _Records(), None
+        return self._decode(data), seen
+
+    def _decode(self, data: bytes | None) -> _Records:
+        try:
+            return _Records() if data is None else msgspec.json.decode(data, type=_Records)
         except (msgspec.DecodeError, RecursionError) as error:
             _raise_unusable(self._path, error)
 

@@ -264,10 +264,11 @@ class SandboxSettings(msgspec.Struct, frozen=True, omit_defaults=True):
 class StorageSettings(_Guarded, frozen=True, omit_defaults=True):
     """The store of the server. Only the user's own files may set it."""
 
-    _shown = ("password_file",)
+    _shown = ("key_file", "password_file")
 
     url: str = ""
     password_file: str = ""
+    key_file: str = ""
 
 
 class HookSettings(_Guarded, frozen=True, omit_defaults=True):

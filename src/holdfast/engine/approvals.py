@@ -8,7 +8,7 @@ session waits for another.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -42,11 +42,13 @@ from holdfast.domain.store_operations import Announce, Answer, CloseRequest, Rec
 from holdfast.domain.tools import Permit, QuestionBatch, ToolContext
 from holdfast.engine.ports import Ledger, NewId
 from holdfast.engine.recorder import Recorder
+from holdfast.tasks import TaskOwner
 
 __all__ = [
     "NEXT_BATCH_DELAY",
     "Approvals",
     "Judge",
+    "SaveRule",
     "Subject",
     "check_answers",
     "clean_text",
@@ -156,6 +158,8 @@ def permission_notice(
 # Open requests.
 
 Judge: TypeAlias = Callable[[Permit], Verdict]
+SaveRule: TypeAlias = Callable[[str], Awaitable[None] | None]
+"""Stores a rule permanently. The call continues when that is done."""
 _Answers: TypeAlias = tuple[QuestionAnswer, ...]
 _Notice: TypeAlias = PermissionNotificationEvent | QuestionNotificationEvent
 
@@ -221,7 +225,7 @@ class Approvals:
         new_id: NewId,
         judge: Judge = lambda _: Verdict("allow"),
         *,
-        save_rule: Callable[[str], None] | None = None,
+        save_rule: SaveRule | None = None,
         timeout: Callable[[], float] = lambda: 86_400.0,
     ) -> None:
         self.judge = judge
@@ -239,6 +243,7 @@ class Approvals:
         self._batches: dict[str, _OpenBatch] = {}
         self._granted: dict[tuple[SessionId | None, Subject], None] = {}
         """Subjects that are allowed for a session and its sub-agents or, without a session, always."""
+        self._tasks = TaskOwner()
         self._readers = 0
         self._closed_at = float("-inf")
 
@@ -371,16 +376,17 @@ class Approvals:
         notice = permission_notice(
             opened.request, granted=not is_denied, denied=is_denied, client=client, action=action
         )
-        failures: list[Exception] = []
+        saving: list[asyncio.Task[Exception | None]] = []
 
         def stored() -> None:
-            if action == "allow_always":
-                failures.extend(self._save_rules(opened))
-            _resolve(opened, opened.answer, _Decision(action, replace_surrogates(reason.strip())))
+            decision = _Decision(action, replace_surrogates(reason.strip()))
+            if (task := self._apply_decision(opened, decision, saves=action == "allow_always")) is not None:
+                saving.append(task)
 
         is_resolved = await self._close(opened, notice, stored)
-        if failures:
-            raise Conflict(f"It was allowed this once, but the rule could not be saved: {failures[0]}")
+        for task in saving:
+            if (failure := await asyncio.shield(task)) is not None:
+                raise Conflict(f"It was allowed this once, but the rule could not be saved: {failure}")
         return is_resolved
 
     async def answer(self, batch: str, answers: Iterable[QuestionAnswer], *, by: str = "", via: Via = "") -> bool:
@@ -411,16 +417,21 @@ class Approvals:
         if opened is None or not (notice.granted or notice.denied):
             return
         self._forget(opened)
-        failures = self._save_rules(opened) if notice.action == "allow_always" else []
         action: GrantAction = "deny"
         if notice.granted:
             action = "allow_session" if notice.action == "allow_session" else "allow"
-        _resolve(opened, opened.answer, _Decision(action, notice.reason.strip()))
-        for failure in failures:
+        decision = _Decision(action, notice.reason.strip())
+        saving = self._apply_decision(opened, decision, saves=notice.action == "allow_always")
+        if saving is not None:
             # The client that answered is on another node, so every client receives the error.
-            error = f"It was allowed this once, but the rule could not be saved: {failure}"
-            notice_of_failure = AgentNotice("error", error=error, session_id=opened.request.session_id)
-            self._recorder.outlet.publish_live(AgentEvent(Change("created", notice_of_failure)))
+            saving.add_done_callback(partial(self._publish_failure, opened.request.session_id))
+
+    def _publish_failure(self, session: SessionId, saving: "asyncio.Task[Exception | None]") -> None:
+        if saving.cancelled() or (failure := saving.result()) is None:
+            return
+        error = f"It was allowed this once, but the rule could not be saved: {failure}"
+        notice = AgentNotice("error", error=error, session_id=session)
+        self._recorder.outlet.publish_live(AgentEvent(Change("created", notice)))
 
     def apply_stored_answers(self, notice: QuestionNotification) -> None:
         """Resolve a batch of questions that a client of another node has answered or dismissed."""
@@ -463,20 +474,35 @@ class Approvals:
             return None
         return next(iter(self._batches.values()), None)
 
-    def _save_rules(self, opened: _OpenPermission) -> list[Exception]:
-        """Save the rules that were shown. Return the error if that failed.
+    def _apply_decision(
+        self, opened: _OpenPermission, decision: _Decision, *, saves: bool
+    ) -> "asyncio.Task[Exception | None] | None":
+        """Resolve a request. With `saves`, first save the rules that were shown; the task returns the error if that
+        failed.
 
         The saved rules are valid in their own directory only, until they are removed.
         """
+        if saves and self.save_rule is not None:
+            # It is answered: a withdrawal must not follow.
+            opened.close()
+            return self._tasks.start(self._save_and_resolve(self.save_rule, opened, decision), name="save rules")
+        if saves:
+            self._grant(None, subject_of(opened.permit))
+        _resolve(opened, opened.answer, decision)
+        return None
+
+    async def _save_and_resolve(
+        self, save_rule: SaveRule, opened: _OpenPermission, decision: _Decision
+    ) -> Exception | None:
+        failure: Exception | None = None
         try:
-            if self.save_rule is None:
-                self._grant(None, subject_of(opened.permit))
-                return []
             for rule in opened.verdict.saves:
-                self.save_rule(rule)
+                if (saving := save_rule(rule)) is not None:
+                    await saving
         except Exception as error:
-            return [error]
-        return []
+            failure = error
+        _resolve(opened, opened.answer, decision)
+        return failure
 
     def forget_sessions(self, sessions: Collection[SessionId]) -> None:
         """Forget the grants of deleted sessions."""

@@ -24,6 +24,7 @@ from holdfast.domain.store_operations import Answer, EndRun, FoldRun, Operation,
 from holdfast.engine.active_runs import ActiveRuns, RunState
 from holdfast.engine.agent_loop import run_summary_turn, run_turn
 from holdfast.engine.message_factory import MessageFactory
+from holdfast.engine.model_wait import ModelWait
 from holdfast.engine.pause import Pause
 from holdfast.engine.ports import Clock, NewId
 from holdfast.engine.prompt_preparation import opening_message, prompt_message
@@ -117,7 +118,7 @@ class Engine:
         self._holds: dict[SessionId, EndHold] = {}
         self._folds: dict[RunId, asyncio.Future[None]] = {}
         self._idle_waiters: dict[SessionId, list[asyncio.Future[None]]] = {}
-        self._pause = Pause()
+        self._pause, self._model_wait = Pause(), ModelWait(self._load, self._spawn)
         self._must_cancel: set[RunId] = set()
         """Runs without a stored end whose cancel another node has accepted."""
         if subagents is not None:
@@ -224,8 +225,9 @@ class Engine:
                 refusal = effect
             else:
                 self._post(session, effect)
-        if (released := self._pause.release(session, lane)) is not None:
-            self._spawn(session, released)
+        for held_back in (self._pause, self._model_wait):
+            if (released := held_back.release(session, lane)) is not None:
+                self._spawn(session, released)
         # After the effects: they may have put the ends that a cancel's write waits for.
         self._update_hold(session)
         self._wake_if_idle(session)
@@ -283,6 +285,7 @@ class Engine:
         except TimeoutError:
             return False
         finally:
+            self._model_wait.cancel_all()
             self._tasks.cancel_all()
         return True
 
@@ -308,6 +311,7 @@ class Engine:
         for state in self._active.values():
             state.finish(None)
         self._titler.stop()
+        self._model_wait.cancel_all()
         self._tasks.cancel_all()
         self._writing.cancel_all()
         with suppress(TimeoutError):
@@ -320,7 +324,9 @@ class Engine:
     # Tasks.
 
     def _spawn(self, session: SessionId, run: RunId) -> None:
-        if self._pause.holds_back(session, run, self.lane(session)):
+        lane = self.lane(session)
+        held = session, run, lane
+        if self._pause.holds_back(*held) or self._model_wait.holds_back(self.run_context, *held):
             return
         task = self._tasks.start(
             self._run_task(session, run), name=f"run {run}", done=partial(self._on_task_done, session, run)

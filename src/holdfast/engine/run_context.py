@@ -162,6 +162,8 @@ class RunContext(msgspec.Struct, frozen=True):
     """Awaited before each tool call: returns once this server may change files. None if it always may."""
     await_model: Callable[[NoUsableModel], Awaitable[None]] | None = None
     """Awaited if no model can be used, before the next attempt. If it is None, the run fails."""
+    may_fall_back: Callable[[], bool] = lambda: True
+    """Returns whether the built-in model may replace a missing one."""
 
     @property
     def settings(self) -> EngineSettings:
@@ -176,7 +178,7 @@ class RunContext(msgspec.Struct, frozen=True):
         while True:
             try:
                 model, trouble = await self._model(name)
-                if model.info.fallback_reason and not allows_fallback:
+                if model.info.fallback_reason and not (allows_fallback and self.may_fall_back()):
                     raise NoUsableModel(model.info.fallback_reason)
                 return model, trouble
             except NoUsableModel as error:

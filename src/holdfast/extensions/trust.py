@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from holdfast.config.configuration import Configuration
+from holdfast.config.configuration import Project
 from holdfast.config.locations import SettingsLocations
 from holdfast.config.trust import TrustStore, project_digest
 from holdfast.extensions.agents import AgentFile, parse_agent
@@ -52,18 +52,17 @@ def combined_digest(project: str, files: Sequence[TrustableFile]) -> str:
     return project_digest([("", project.encode()), *((file.path, file.digest.encode()) for file in files)])
 
 
-def grant_trust(configuration: Configuration, files: Sequence[TrustableFile], *, at: float) -> None:
-    """Trust the project settings as they were last read, even if there are none, and these files."""
-    project = configuration.snapshot().project
-    configuration.trust.trust(project.anchor, project.digest, at=at)
+def grant_trust(trust: TrustStore, project: Project, files: Sequence[TrustableFile], *, at: float) -> None:
+    """Trust the project settings as they were last read, even if there are none, and these files. Blocks."""
+    trust.trust(project.anchor, project.digest, at=at)
     if files:
-        configuration.trust.trust_files({file.path: file.digest for file in files}, at=at)
+        trust.trust_files({file.path: file.digest for file in files}, at=at)
 
 
-def revoke_trust(configuration: Configuration, files: Sequence[TrustableFile]) -> bool:
-    """Revoke the trust. Returns whether there was any."""
-    was_trusted = configuration.trust.revoke(configuration.snapshot().project.anchor)
-    return configuration.trust.revoke_files(file.path for file in files) or was_trusted
+def revoke_trust(trust: TrustStore, project: Project, files: Sequence[TrustableFile]) -> bool:
+    """Revoke the trust. Returns whether there was any. Blocks."""
+    was_trusted = trust.revoke(project.anchor)
+    return trust.revoke_files(file.path for file in files) or was_trusted
 
 
 def _hooks(places: SettingsLocations, environment: Mapping[str, str]) -> Iterator[TrustableFile]:

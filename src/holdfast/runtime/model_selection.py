@@ -61,6 +61,8 @@ class ModelSources(msgspec.Struct, frozen=True):
     """Exchanges a refused token of a provider for a new one and stores it. Returns None if there is no token."""
     sign_in: Callable[[str], Awaitable[bool]] | None = None
     """Runs the command that renews the credentials of the machine (`aws_auth_refresh`)."""
+    on_use: Callable[[], None] = _no_stamp
+    """Called when a model other than the scripted tour was selected. Must not block."""
 
 
 def model_sources(configuration: "Configuration", credentials: "Credentials", data_dir: Path) -> ModelSources:
@@ -72,7 +74,7 @@ def model_sources(configuration: "Configuration", credentials: "Credentials", da
         configuration.expand,
         lambda: _fresh_environment(configuration),
         credentials.get,
-        lambda: (file_signature(credentials.path), file_signature(catalog), configuration.environment_version),
+        lambda: (credentials.signature(), file_signature(catalog), configuration.environment_version),
         data_dir,
         lambda: _unknown_selection(configuration),
     )
@@ -298,6 +300,7 @@ class SelectedModels:
 
     async def _model(self, pick: ModelChoice) -> Model:
         """Return a cached model for each configuration, so that its connections are reused."""
+        self._inputs.on_use()
         plan = _plan(pick)
         mark = plan.cache_key()
         made = self._made.pop(mark, None) or _BuiltModel(await build(plan), plan, pick)

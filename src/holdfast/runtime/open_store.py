@@ -5,11 +5,16 @@ The data directory belongs to one server in both cases: it contains the socket, 
 
 import asyncio
 import logging
+import os
 import secrets
+import threading
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
 
 from holdfast.atomic_files import replace_file
 from holdfast.distribution_names import install_command
@@ -23,16 +28,32 @@ from holdfast.storage.postgres.store_address import StoreAddress
 from holdfast.storage.sqlite_ledger import SqliteLedger
 
 if TYPE_CHECKING:
+    from holdfast.config.sealed_documents import SealedDocument, SharedTokens
     from holdfast.runtime.server_services import ServerServices
     from holdfast.runtime.workspace_host import WorkspaceHost
+    from holdfast.storage.postgres.connection_pool import Pool
     from holdfast.storage.postgres.copy_sqlite import Copied
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger
+    from holdfast.storage.postgres.shared_documents import SharedDocuments
 
-__all__ = ["PLACE_FILE", "ServerLedger", "copy_to_postgres", "open_host", "open_postgres", "read_or_make_place"]
+# fmt: off
+__all__ = [
+    "PLACE_FILE",
+    "ServerLedger",
+    "SharedState",
+    "StoreReader",
+    "copy_to_postgres",
+    "open_host",
+    "open_postgres",
+    "open_shared_state",
+    "read_or_make_place",
+]
+# fmt: on
 
 PLACE_FILE = "place"
 """The file of the id of the place: the disks that are reached from this data directory."""
 _log = logging.getLogger("holdfast.server")
+T = TypeVar("T")
 
 
 class ServerLedger(Ledger, Protocol):
@@ -46,6 +67,97 @@ class ServerLedger(Ledger, Protocol):
 
     async def close(self) -> None:
         """Finish the submitted work, then close."""
+
+
+class SharedState(msgspec.Struct, frozen=True):
+    """What the servers of a cluster share beside the ledger. Tokens and sign-ins need a key file; without one they stay
+    on their server.
+    """
+
+    documents: "SharedDocuments"
+    tokens: "SharedTokens | None" = None
+    sign_ins: "SealedDocument | None" = None
+    directory: Path | None = None
+    """A directory on the volume of the place, for outputs of commands; without it they are on the server's own disk."""
+
+    def problem(self) -> str:
+        """Return why tokens and sign-ins cannot be used, or an empty string."""
+        return "" if self.tokens is None else self.tokens.problem()
+
+
+async def open_shared_state(ledger: "PostgresLedger", key_file: str, directory: Path | None = None) -> SharedState:
+    """Read the documents of the store. Raises `StorageError`. A key file that cannot be used is logged."""
+    from holdfast.storage.postgres.shared_documents import SharedDocuments  # noqa: PLC0415 - needs the extra
+
+    documents = SharedDocuments(ledger.pool)
+    await documents.refresh()
+    state = msgspec.structs.replace(_with_key(documents, key_file), directory=directory)
+    if problem := await asyncio.to_thread(state.problem):
+        _log.error("%s", problem)
+    return state
+
+
+def _with_key(documents: "SharedDocuments", key_file: str) -> SharedState:
+    if not key_file:
+        return SharedState(documents)
+    # Only servers of a cluster import it.
+    from holdfast.config.sealed_documents import KeyFile, SealedDocument, SharedTokens  # noqa: PLC0415
+
+    key = KeyFile(os.path.expanduser(key_file))
+    return SharedState(documents, SharedTokens(documents, key), SealedDocument(documents, "sign-ins", key))
+
+
+class StoreReader:
+    """The documents of a store for a command, without a server. Their connections have an event loop in a thread.
+
+    The schema is not changed: servers of an earlier version may use it. Raises `StoreUnreachable` or
+    `StoreMisconfigured`.
+    """
+
+    def __init__(self, address: StoreAddress) -> None:
+        _require_asyncpg()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="store")
+        self._thread.start()
+        self._pool: Pool | None = None
+        try:
+            self.documents = self._run(self._open(address))
+        except BaseException:
+            self.close()
+            raise
+
+    def workspace_id(self, directory: str) -> str:
+        """Return the id of the workspace of a directory; empty if there is none, or one at each of several places."""
+        assert self._pool is not None
+        statement = "SELECT id FROM holdfast.workspaces WHERE path = $1"
+        rows = self._run(self._pool.fetch(statement, os.fsencode(directory)))
+        return str(rows[0]["id"]) if len(rows) == 1 else ""
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._pool is not None:
+            self._run(self._pool.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _open(self, address: StoreAddress) -> "SharedDocuments":
+        from holdfast.storage.postgres.connection_pool import Pool  # noqa: PLC0415 - needs the extra
+        from holdfast.storage.postgres.open_store import connect_options, raise_store_error  # noqa: PLC0415
+        from holdfast.storage.postgres.shared_documents import SharedDocuments  # noqa: PLC0415 - needs the extra
+
+        pool = Pool(connect_options(address), address.shown)
+        try:
+            await pool.open()
+        except Exception as error:
+            raise_store_error(address, error)
+        self._pool = pool
+        documents = SharedDocuments(pool)
+        await documents.refresh()
+        return documents
 
 
 async def open_postgres(data_dir: Path, address: StoreAddress, wait: float, label: str = "") -> "PostgresLedger":

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.atomic_files import FILES
+from holdfast.domain.documents import Documents
 from holdfast.domain.errors import BadRequest, HoldfastError, WorkspaceClosing
 from holdfast.domain.events import LiveEvent
 from holdfast.domain.ids import WorkspaceId
@@ -29,7 +31,7 @@ from holdfast.workspace.web_client import WebClient
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Models, Outlet, Tools
-    from holdfast.runtime.open_store import ServerLedger
+    from holdfast.runtime.open_store import ServerLedger, SharedState
     from holdfast.runtime.workspace import Workspace
     from holdfast.runtime.workspace_host import WorkspaceHost
     from holdfast.runtime.workspace_services import WorkspaceServices
@@ -60,13 +62,23 @@ class ServiceOverrides(msgspec.Struct, frozen=True):
 class ServerServices:
     """What the workspaces of one server share, and the workspaces that are open. One for each data directory.
 
-    Without a `ledger` the store is SQLite in the data directory.
+    Without a `ledger` the store is SQLite in the data directory. `shared` is the state that the servers of a cluster
+    share beside it; without it, it is in files.
     """
 
     def __init__(
-        self, data_dir: Path, overrides: ServiceOverrides | None = None, *, ledger: "ServerLedger | None" = None
+        self,
+        data_dir: Path,
+        overrides: ServiceOverrides | None = None,
+        *,
+        ledger: "ServerLedger | None" = None,
+        shared: "SharedState | None" = None,
     ) -> None:
         self.data_dir = data_dir
+        self.shared = shared
+        self.documents: Documents = FILES if shared is None else shared.documents
+        self.output_root = (shared and shared.directory) or data_dir
+        """The directory below which outputs of commands are stored."""
         self.overrides = overrides or ServiceOverrides()
         self.guard = Guard()
         self.discovery = ModelDiscovery()

@@ -21,7 +21,7 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.messages import Message
 from holdfast.domain.store_operations import Entry, WorkspaceRecord
 from holdfast.engine.active_runs import ActiveRuns
-from holdfast.engine.approvals import Approvals, Judge
+from holdfast.engine.approvals import Approvals, Judge, SaveRule
 from holdfast.engine.engine import Engine
 from holdfast.engine.inputs import Inputs
 from holdfast.engine.ports import Clock, ContextLoader, Hooks, Ledger, Model, Models, NewId, Outlet, Tools
@@ -87,7 +87,7 @@ class EngineServices(Protocol):
         """Returns the decision of the permission rules about a tool call."""
 
     @property
-    def save_rule(self) -> Callable[[str], None] | None:
+    def save_rule(self) -> SaveRule | None:
         """Saves a rule of "always allow"; if None, it applies until the workspace is closed."""
 
     def approval_timeout(self) -> float:
@@ -296,7 +296,7 @@ class FixedServices(msgspec.Struct, frozen=True):
     rules_allow: RulesAllow = lambda rules, permit: False
     named_model: Callable[[str], Awaitable[Model]] | None = None
     find_subagent_type: Callable[[str], SubagentType | None] = lambda _: None
-    save_rule: Callable[[str], None] | None = None
+    save_rule: SaveRule | None = None
     current_settings: Callable[[], EngineSettings] | None = None
     """Replaces `settings` where they change while the workspace is open."""
 

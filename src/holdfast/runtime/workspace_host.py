@@ -18,6 +18,7 @@ from holdfast.cluster.membership import Membership
 from holdfast.cluster.notifications import (
     CLIENTS_CHANNEL,
     DELTA_CHANNEL,
+    DOCUMENTS_CHANNEL,
     EVENTS_CHANNEL,
     NotificationSender,
     unpack_deltas,
@@ -118,6 +119,8 @@ class WorkspaceHost:
         when its runs, its jobs, or its clients at other nodes have changed; `on_drain` when the node has to drain.
         """
         self._on_change, self._on_busy, self._on_drain = on_change, on_busy, on_drain
+        if self._server.shared is not None:
+            self._server.shared.documents.on_update = self.sender.update_documents
         self.membership.start()
         self._tasks.start(self._poll(), name="cluster: states of workspaces")
 
@@ -291,6 +294,8 @@ class WorkspaceHost:
         elif channel == CLIENTS_CHANNEL:
             if payload in self._workspaces:
                 self._due.set()
+        elif channel == DOCUMENTS_CHANNEL:
+            self._due.set()
         elif channel == DELTA_CHANNEL:
             for delta in unpack_deltas(payload):
                 node = self._workspaces.get(workspace_of(delta))
@@ -406,8 +411,9 @@ class WorkspaceHost:
                     await self._due.wait()
 
     async def _refresh(self) -> None:
-        """Send the clients of this node, then read the state of its workspaces."""
+        """Send the clients of this node, then read the state of its workspaces and the documents that have changed."""
         await self._send_clients()
+        await self._refresh_documents()
         states = await self.cluster.workspace_states(list(self._workspaces))
         for workspace, state in states.items():
             node = self._workspaces.get(workspace)
@@ -419,6 +425,14 @@ class WorkspaceHost:
             if state.owner is None and node.grant is None and self._counts.get(workspace) and is_known:
                 await self.cluster.want(workspace)
                 self.sender.want(self.ledger.place)
+
+    async def _refresh_documents(self) -> None:
+        shared = self._server.shared
+        if shared is not None and await shared.documents.refresh():
+            for node in self._workspaces.values():
+                if node.opened is not None:
+                    # Publishes an event if its settings have changed.
+                    node.opened.services.configuration.snapshot()
 
     def _apply_state(self, node: NodeWorkspace, state: WorkspaceState) -> None:
         clients = _sum(counts for name, counts in state.clients.items() if name != self.membership.view.node)

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from holdfast.config.credentials import Credentials, TokenRefresher
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import FileProblem
 from holdfast.config.saved_settings import ConfigStore
+from holdfast.domain.documents import STORE_PREFIX
 from holdfast.domain.errors import HoldfastError, NoUsableModel, ToolError
 from holdfast.domain.events import AgentEvent, AgentNotice, Change, ConfigChanged, ConfigChangedEvent, LiveEvent
 from holdfast.domain.ids import SessionId, WorkspaceId
@@ -46,10 +48,12 @@ from holdfast.tools.bash import Bash, BashArguments
 from holdfast.tools.jobs import JobKill, JobOutputTool
 from holdfast.tools.question import QuestionTool
 from holdfast.tools.registry import AllTools, BuiltinTools, SomeTools, ToolNeeds
+from holdfast.workspace.files.path_strings import is_within
 from holdfast.workspace.git.background_status import GitScan
 from holdfast.workspace.git.readonly_check import examined_git
 from holdfast.workspace.process.command_process import Processes
 from holdfast.workspace.process.jobs import JobLimits, Jobs
+from holdfast.workspace.process.output_capture import is_output_file
 from holdfast.workspace.process.piped_process import GuardedSpawn
 from holdfast.workspace.process.program_files import ProgramFiles
 from holdfast.workspace.process.shell_launch import Shell, command_environment
@@ -63,7 +67,11 @@ _SIGN_IN_SECONDS = 300.0
 """Limit of the command that renews a machine's own credentials: the user may have to confirm in a browser."""
 CLOSE_SECONDS = 15.0
 """Limit for closing one part of a workspace."""
-_MODEL_WAIT_SECONDS = 5.0
+_MODEL_WAIT_SECONDS = 1.0
+_MODEL_NOTICE_SECONDS = 60.0
+"""Time until clients are notified again that runs wait for a model: another one may be attached by then."""
+_MODEL_USED = f"{STORE_PREFIX}model-used"
+"""A document that exists once a server of the cluster has used a model."""
 _READ_ONLY_TOOLS = frozenset({"glob", "grep", "ls", "view"})
 _LSP_TOOLS = frozenset({"lsp_call_hierarchy", "lsp_definition", "lsp_references", "lsp_symbols"})
 
@@ -183,33 +191,52 @@ class WorkspaceServices:
         self.data_dir = server.data_dir / "workspaces" / record.id
         self.spawn = GuardedSpawn(server.guard)
         self.git_scan = GitScan(server.git, self.spawn, record.path, environment or os.environ)
-        # Files that count as the user's own may run commands, so the environment of the server locates them.
-        locations = locate_settings(record.path, os.environ, data_dir=str(server.data_dir), workspace_id=record.id)
-        self.configuration = Configuration(
-            locations, environment or os.environ, run=Substitution(self.spawn), on_change=self._settings_changed
-        )
+        self.configuration = self._configuration(server)
+        locations = self.configuration.locations
         self._engine_settings: tuple[Options, EngineSettings] | None = None
         self._settings_version = 0
         self._logged_problems: frozenset[FileProblem] = frozenset()
         self._log_problems()
-        self.config_store = ConfigStore(server.data_dir / "config.json", self.data_dir / "config.json")
-        self.credentials = Credentials(locations.credentials_file, os.environ)
+        self.config_store = ConfigStore(*locations.saved_settings, server.documents, keys_file=locations.keys_file)
+        tokens = None if server.shared is None else server.shared.tokens
+        self.credentials = Credentials(locations.credentials_file, os.environ, tokens=tokens)
         self.token_refresher = TokenRefresher(self.credentials)
         self.selected_models = self._select_models() if server.overrides.models is None else None
         self._programs = ProgramFiles(lambda: command_environment(os.environ, environment, cwd=record.path)["PATH"])
-        saved_rules = str(self.data_dir / "config.json")
+        saved_rules = locations.saved_settings[1]
         self.judge = PermissionCheck(self.configuration.snapshot, record.path, saved_rules, self._programs)
         grace = server.overrides.settings.grace
         self.jobs = Jobs(self.clock.now_ms, limits=JobLimits(grace=grace), on_busy=on_busy)
-        self.processes = Processes(server.guard, self.data_dir / "output", grace=grace)
+        self.output_directory = server.output_root / "workspaces" / record.id / "output"
+        self.processes = Processes(server.guard, self.output_directory, grace=grace)
         self.shell = Shell(self.processes, self._secrets)
         self.extensions = Extensions(self._extension_context())
         self.tools = self._tools()
         self.await_tools: Callable[[], Awaitable[None]] | None = None
         """Returns once tools may act; None if they always may. Set for a workspace that a node of a cluster owns."""
+        self._missing_model = ("", 0.0)
+        """The reason of the last notice that runs wait for a model, and the time until which it is not repeated."""
+        self._has_noted_model = False
         self._tasks = TaskOwner()
         self._sandbox: Sandbox | None = None
         self._earlier_sandbox: Sandbox | None = None
+
+    def _configuration(self, server: ServerServices) -> Configuration:
+        # Files that count as the user's own may run commands, so the environment of the server locates them.
+        locations = locate_settings(
+            self.record.path,
+            os.environ,
+            data_dir=str(server.data_dir),
+            workspace_id=self.record.id,
+            is_shared=server.shared is not None,
+        )
+        return Configuration(
+            locations,
+            self.environment or os.environ,
+            run=Substitution(self.spawn),
+            on_change=self._settings_changed,
+            documents=server.documents,
+        )
 
     def start(self) -> None:
         """Start the extensions and the first scan of the work tree, in the background."""
@@ -271,7 +298,9 @@ class WorkspaceServices:
 
     def _select_models(self) -> SelectedModels:
         sources = model_sources(self.configuration, self.credentials, self._server.data_dir)
-        sources = msgspec.structs.replace(sources, new_token=self._new_token, sign_in=self._sign_in)
+        sources = msgspec.structs.replace(
+            sources, new_token=self._new_token, sign_in=self._sign_in, on_use=self._note_model
+        )
         return SelectedModels(sources, self._server.discovery)
 
     async def _new_token(self, provider: str, used: str) -> str | None:
@@ -290,7 +319,7 @@ class WorkspaceServices:
         try:
             async with asyncio.timeout(_SIGN_IN_SECONDS):
                 grace = server.overrides.settings.grace
-                unconfined = Shell(Processes(server.guard, self.data_dir / "output", grace=grace))
+                unconfined = Shell(Processes(server.guard, self.output_directory, grace=grace))
                 result = await unconfined.call(command, self.record.path, self.environment)
         except (TimeoutError, ToolError) as error:
             _log.warning("aws_auth_refresh did not succeed: %s", str(error) or "it took too long")
@@ -317,12 +346,14 @@ class WorkspaceServices:
         """Return for how many seconds a request waits for an answer while no client is attached."""
         return self.configuration.settings.options.ask_timeout
 
-    def save_rule(self, rule: str) -> None:
+    async def save_rule(self, rule: str) -> None:
         """Save a rule of "always allow" for this workspace, in place of its form of an earlier version."""
-        rules = self.config_store.read_scope(1).get("permissions", {}).get("allow", [])
-        kept = [known for known in rules if not replaces(rule, known)]
-        if rule not in kept:
-            self.config_store.set(1, "permissions.allow", [*kept, rule])
+
+        def with_rule(rules: Any) -> object:  # noqa: ANN401 - any JSON
+            kept = [known for known in rules or () if not replaces(rule, known)]
+            return kept if rule in kept else [*kept, rule]
+
+        await asyncio.to_thread(self.config_store.change, 1, "permissions.allow", with_rule)
         self.notify_settings_changed()
 
     def _rules_allow(self, rules: Sequence[str], permit: Permit) -> bool:
@@ -359,14 +390,38 @@ class WorkspaceServices:
             named_model=None if self.selected_models is None else self.selected_models.named,
             await_tools=self.await_tools,
             await_model=None if self.await_tools is None else self._await_model,
+            may_fall_back=self._may_fall_back,
         )
 
     async def _await_model(self, error: NoUsableModel) -> None:
         """Wait a moment if no model can be used. Keys belong to a node, and a client or an operator may still supply
         one; the run must not fail because it was taken over by a node without.
         """
-        self.publish(AgentEvent(Change("created", AgentNotice("error", error=f"{error} The run waits for one."))))
+        now, text = asyncio.get_running_loop().time(), str(error)
+        if self._missing_model[0] != text or now > self._missing_model[1]:
+            self._missing_model = text, now + _MODEL_NOTICE_SECONDS
+            notice = f"{text} The run waits until this server has a model, or another server takes over the workspace."
+            _log.warning("%s: %s", self.record.path, notice)
+            self.publish(AgentEvent(Change("created", AgentNotice("error", error=notice))))
         await asyncio.sleep(_MODEL_WAIT_SECONDS)
+
+    def _may_fall_back(self) -> bool:
+        """Return whether the scripted tour may answer: in a cluster only until any server has used a model, because a
+        server without a key must not answer in its place.
+        """
+        return self._server.shared is None or self._server.documents.signature(_MODEL_USED) is None
+
+    def _note_model(self) -> None:
+        """Record that this cluster uses models. Once for the cluster."""
+        if self._server.shared is not None and not self._has_noted_model and self._may_fall_back():
+            self._has_noted_model = True
+            self._tasks.start(self._store_model_used(), name="model used")
+
+    async def _store_model_used(self) -> None:
+        try:
+            await asyncio.to_thread(self._server.documents.update, _MODEL_USED, lambda _: b"1")
+        except HoldfastError:
+            self._has_noted_model = False
 
     def _context_loader(self) -> ContextLoader:
         return context_loader(
@@ -393,7 +448,8 @@ class WorkspaceServices:
             settings=lambda: self.settings.tools,
             # Called before each step, right after the model was looked up in the same settings.
             disabled=lambda: self.configuration.settings.options.disabled_tools,
-            readable=lambda: (str(self.data_dir / "output"), *self.extensions.skills.readable_directories()),
+            readable=lambda: (str(self.output_directory), *self.extensions.skills.readable_directories()),
+            unavailable=self._unavailable,
             skill_at=self.extensions.skills.by_path,
             known_todos=self._todos,
             facts=self._describe_settings,
@@ -404,6 +460,16 @@ class WorkspaceServices:
             more=more,
         )
         return BuiltinTools(needs)
+
+    def _unavailable(self, path: str) -> str:
+        """Return why a file is not available: it is an output on the disk of an earlier owner of the workspace."""
+        is_output = self._server.shared is not None and is_output_file(path, self.record.id)
+        if not is_output or is_within(str(self.output_directory), path) or os.path.lexists(path):
+            return ""
+        return (
+            "This output was stored on the disk of the server that owned the workspace before, so it is not available "
+            "here. Run the command again if its output is needed."
+        )
 
     async def _todos(self, context: ToolContext) -> Sequence[Todo]:
         session = await self.ledger.session(self.record.id, context.session_id)
@@ -457,7 +523,11 @@ class WorkspaceServices:
 
     def _sandbox_policy(self) -> SandboxPolicy:
         settings, home = self.settings, self.environment.get("HOME", "")
-        own = (self._server.data_dir, self._server.overrides.socket, *self.configuration.locations.private_directories)
+        own = (
+            *dict.fromkeys((self._server.data_dir, self._server.output_root)),
+            self._server.overrides.socket,
+            *self.configuration.locations.private_directories,
+        )
         known = str(self.data_dir / "scratch"), settings.options.sandbox_network, tuple(map(str, filter(None, own)))
         return SandboxPolicy(self.record.path, *known, home=settings.sandbox, home_directory=home)
 

@@ -24,7 +24,7 @@ from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.server.http.application import Application
 from holdfast.server.http.connection import HttpServer, Receive, Scope, Send
 from holdfast.server.http.listen import UnixListener, bind_tcp
-from holdfast.server.http.token_auth import TokenAuth, is_exposed, read_or_make_token
+from holdfast.server.http.token_auth import TokenAuth, is_exposed, read_or_make_token, read_token_file
 from holdfast.server.presence import Stop
 from holdfast.server.relay.relay_address import RelayOptions
 from holdfast.server.routes.handlers import HANDLERS
@@ -37,6 +37,7 @@ from holdfast.workspace.process.guard_system import deny_tracing, return_freed_m
 
 if TYPE_CHECKING:
     from holdfast.engine.ports import Models
+    from holdfast.runtime.open_store import SharedState
     from holdfast.runtime.workspace_host import WorkspaceHost
     from holdfast.server.relay.relay_listener import RelayListener
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger
@@ -160,6 +161,10 @@ class ServerOptions(msgspec.Struct, frozen=True):
     """Seconds to wait for PostgreSQL at the start."""
     place: str = ""
     """The name of the volume that this server shares with other servers of the cluster."""
+    token_file: str = ""
+    """The file with the token of all servers of a cluster; without it, the server makes one for itself."""
+    shared_dir: str = ""
+    """The directory of outputs of tools, on the volume that `place` names."""
     drain_timeout: float = DEFAULT_DRAIN_TIMEOUT
     """Seconds for which active runs may continue when a server of a cluster is asked to stop."""
     relay: RelayOptions = RelayOptions()
@@ -184,23 +189,25 @@ async def serve(
         address = address_of(options.store, os.environ, storage.url, storage.password_file)
         # The programs that the server starts need neither the address nor the password in it.
         os.environ.pop(STORE_VARIABLE, None)
+        sockets, guard = [listener], None
+        # Wrong options are reported before the database is changed.
+        _read_token(options)
+        relayed = None if address is None else _bind_relay(options, stack)
+        ledger = await _open_ledger(options, address)
+        shared = await _open_shared_state(ledger, storage.key_file, options) if ledger is not None else None
+        if shared is not None:
+            own_options, _ = own_settings(options.data_dir, shared.documents)
         observers = Observers(own_options)
         stack.callback(observers.close)
         overrides = ServiceOverrides(options.settings, models, observe=observers.observe, socket=options.socket)
-        sockets = [listener]
-        guard = None
-        # Wrong options are reported before the database is changed.
-        relayed = None if address is None else _bind_relay(options, stack)
-        ledger = await _open_ledger(options, address)
-        services = ServerServices(options.data_dir, overrides, ledger=ledger)
+        services = ServerServices(options.data_dir, overrides, ledger=ledger, shared=shared)
         try:
             if ledger is not None:
                 assert relayed is not None, "servers with PostgreSQL relay"
                 services.host = await _open_host(services, ledger, relayed.address)
             manager = WorkspaceManager(services, graces=options.graces, leaves_when_idle=options.started_by_client)
             if options.tcp is not None:
-                tcp, guard = _bind_tcp(options.tcp, options.data_dir, stack)
-                sockets.append(tcp)
+                guard = _bind_tcp(options.tcp, options, stack, sockets)
             relay = None if relayed is None else relayed.make_relay(manager)
             application = Application(manager, observers, HttpServer(), HANDLERS, stream, relay)
         except BaseException:
@@ -223,15 +230,49 @@ async def serve(
 async def _open_ledger(options: ServerOptions, address: StoreAddress | None) -> "PostgresLedger | None":
     """Return the store on PostgreSQL, or None for SQLite."""
     if address is None:
-        if options.place:
-            raise StoreMisconfigured("--label is for servers that share a store: also give --store postgresql://...")
+        for option, value in (("--label", options.place), ("--shared-dir", options.shared_dir)):
+            if value:
+                raise StoreMisconfigured(
+                    f"{option} is for servers that share a store: also give --store postgresql://..."
+                )
         if not options.relay.is_empty:
             raise StoreMisconfigured("--relay is for servers that share a store: also give --store postgresql://...")
         return None
+    if options.shared_dir:
+        _check_shared_dir(options)
     # The module is needed only for PostgreSQL.
     from holdfast.runtime.open_store import open_postgres  # noqa: PLC0415
 
     return await open_postgres(options.data_dir, address, options.wait, options.place)
+
+
+def _read_token(options: ServerOptions) -> str:
+    """Return the token of the cluster, or an empty string. Raises `StoreMisconfigured`."""
+    return read_token_file(options.token_file) if options.token_file else ""
+
+
+def _check_shared_dir(options: ServerOptions) -> None:
+    """Raise `StoreMisconfigured` if outputs cannot be stored in the directory."""
+    if not options.place:
+        raise StoreMisconfigured("--shared-dir is on a volume that servers share: also give --label place=NAME.")
+    if not os.path.isdir(options.shared_dir):
+        raise StoreMisconfigured(
+            f"--shared-dir {options.shared_dir} is not a directory: mount its volume, or create it."
+        )
+    if not os.access(options.shared_dir, os.W_OK | os.X_OK):
+        raise StoreMisconfigured(f"--shared-dir {options.shared_dir} cannot be written to: correct its owner or mode.")
+
+
+async def _open_shared_state(ledger: "PostgresLedger", key_file: str, options: ServerOptions) -> "SharedState":
+    """Return the state that the servers of the cluster share beside the ledger."""
+    from holdfast.runtime.open_store import open_shared_state  # noqa: PLC0415 - needed only for PostgreSQL
+
+    directory = Path(options.shared_dir) if options.shared_dir else None
+    try:
+        return await open_shared_state(ledger, key_file, directory)
+    except BaseException:
+        await ledger.close()
+        raise
 
 
 async def _open_host(services: ServerServices, ledger: "PostgresLedger", address: str) -> "WorkspaceHost":
@@ -248,13 +289,19 @@ def _bind_relay(options: ServerOptions, stack: ExitStack) -> "RelayListener":
     return bind_relay(options.relay, os.path.abspath(options.socket), stack)
 
 
-def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple[socket.socket, TokenAuth]:
+def _bind_tcp(
+    place: tuple[str, int], options: ServerOptions, stack: ExitStack, sockets: list[socket.socket]
+) -> TokenAuth:
     tcp = bind_tcp(*place)
     stack.callback(tcp.close)
     port = tcp.getsockname()[1]
-    token = read_or_make_token(data_dir)
-    guard = TokenAuth(token, [f"{name}:{port}" for name in {place[0], *_LOOPBACK}])
-    _log.info("listening at %s:%d; the token is in %s", place[0], port, data_dir / "token")
+    guard = TokenAuth(
+        _read_token(options) or read_or_make_token(options.data_dir),
+        [f"{name}:{port}" for name in {place[0], *_LOOPBACK}],
+    )
+    _log.info(
+        "listening at %s:%d; the token is in %s", place[0], port, options.token_file or options.data_dir / "token"
+    )
     if is_exposed(tcp):
         _log.warning(
             "%s:%d can be reached from other machines without encryption: the token can be read in transit. "
@@ -262,7 +309,8 @@ def _bind_tcp(place: tuple[str, int], data_dir: Path, stack: ExitStack) -> tuple
             place[0],
             port,
         )
-    return tcp, guard
+    sockets.append(tcp)
+    return guard
 
 
 def _announce(options: ServerOptions) -> None:

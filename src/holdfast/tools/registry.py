@@ -40,6 +40,8 @@ class ToolNeeds(msgspec.Struct, frozen=True):
     """Names of tools that the user has disabled."""
     readable: Callable[[], Sequence[str]] = tuple
     """Directories outside of the workspace that are readable without approval, such as those of skills."""
+    unavailable: Callable[[str], str] = lambda _: ""
+    """Returns why a file that may have existed is not available here; empty if nothing is known about it."""
     skill_at: Callable[[str], NamedSkill | None] = lambda _: None
     """Returns the skill whose file has this real path."""
     known_todos: Known | None = None
@@ -71,7 +73,7 @@ class BuiltinTools:
             Ls(needs.settings),
             Multiedit(needs.on_change),
             Todos(needs.known_todos),
-            ViewTool(needs.readable, needs.on_view, needs.skill_at),
+            ViewTool(needs.readable, needs.on_view, needs.skill_at, needs.unavailable),
             WriteTool(needs.on_change),
             *needs.more,
         ]

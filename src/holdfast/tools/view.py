@@ -75,8 +75,10 @@ class ViewTool(BaseTool[ViewArguments]):
         readable: Callable[[], Sequence[str]] = tuple,
         remark: Remark = no_remark,
         skill_at: Callable[[str], NamedSkill | None] = lambda _: None,
+        unavailable: Callable[[str], str] = lambda _: "",
     ) -> None:
         super().__init__()
+        self._unavailable = unavailable
         self._skill_at = skill_at
         self._readable = readable
         self._remark = remark
@@ -84,6 +86,8 @@ class ViewTool(BaseTool[ViewArguments]):
     async def act(self, context: ToolContext, arguments: ViewArguments) -> ToolOutcome:
         """Return a part of a text file with line numbers, or an image."""
         location = await resolve_location(context, arguments.file_path)
+        if reason := self._unavailable(location.path):
+            raise ToolError(reason)
         skip, limit = max(0, arguments.offset), max(1, arguments.limit)
         if location.is_inside or not any(is_within(top, location.path) for top in self._readable()):
             # Inside the workspace no approval is needed, unless a rule asks for one or denies it.

@@ -62,7 +62,7 @@ def place_of(handle: WorkspaceHandle, *path: str) -> tuple[str, int]:
 async def settings(handle: WorkspaceHandle) -> Sequence[Finding]:
     """Check the settings files."""
     reading = handle.services.configuration.snapshot()
-    outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
+    outdated = outdated_rules(reading, handle.services.configuration.locations.saved_settings[1])
     problems = [item for item in (*reading.problems, *outdated) if not is_about_hooks(item)]
     if not problems:
         files = {origin.file for origin in reading.origins.values()}
@@ -202,9 +202,13 @@ async def data_directory(handle: WorkspaceHandle) -> Sequence[Finding]:
 
 
 async def store(handle: WorkspaceHandle) -> Sequence[Finding]:
-    """Check the database, if the store is not in the data directory."""
+    """Check the database, and the key of the tokens in it, if the store is not in the data directory."""
     ledger = handle.workspace.ledger
-    return findings(await ledger.report()) if isinstance(ledger, ReportingLedger) else ()
+    if not isinstance(ledger, ReportingLedger):
+        return ()
+    problem = await asyncio.to_thread(handle.services.credentials.problem)
+    wrong_key = (Finding("store", "error", problem),) if problem else ()
+    return (*wrong_key, *findings(await ledger.report()))
 
 
 def _data_directory(place: Path) -> Sequence[Finding]:

@@ -73,7 +73,7 @@ class Application:
     ) -> None:
         """`relay` sends requests to the owner of a workspace; None without a cluster."""
         self.server = server
-        self.web = WebListener(manager.data_dir, server, self)
+        self.web = WebListener(manager.data_dir, server, self, manager.services.shared)
         self._manager = manager
         self._observers = observers
         self._handlers = handlers

@@ -478,7 +478,11 @@ class HttpServer:
         """Stop serving this application and abort its connections."""
         for server in self._servers.pop(application, ()):
             server.close()
-        for connection in self.connections:
+        self.abort_connections(application)
+
+    def abort_connections(self, application: Asgi) -> None:
+        """Abort the connections of an application."""
+        for connection in tuple(self.connections):
             if connection.application is application:
                 connection.abort()
 

@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
-from holdfast.atomic_files import replace_private_file
+from holdfast.atomic_files import FileUnreadable, read_secret_file, replace_private_file
+from holdfast.domain.errors import StoreMisconfigured
 from holdfast.server.http.connection import Scope, Send
 
-__all__ = ["TokenAuth", "host_of", "is_exposed", "is_json", "read_or_make_token", "repeated_header"]
+__all__ = ["TokenAuth", "host_of", "is_exposed", "is_json", "read_or_make_token", "read_token_file", "repeated_header"]
 
 _TOKEN_BYTES = 32
 _TOKEN_LENGTH = 43
@@ -50,6 +51,14 @@ def read_or_make_token(data_dir: Path) -> str:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         replace_private_file(str(path), f"{token}\n".encode())
     return token
+
+
+def read_token_file(path: str) -> str:
+    """Return the token that all servers of a cluster accept. Raises `StoreMisconfigured` with one sentence."""
+    try:
+        return read_secret_file(os.path.expanduser(path), "token file", _TOKEN_LENGTH)
+    except FileUnreadable as error:
+        raise StoreMisconfigured(str(error)) from None
 
 
 def _read(path: Path) -> str | None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.atomic_files import replace_file
 from holdfast.config.configuration import ConfigSnapshot, Configuration
 from holdfast.config.locations import locate_settings
 from holdfast.config.problems import FileProblem, format_key, parse_key
 from holdfast.config.redaction import redact
 from holdfast.config.validate import key_type, value_problems
+from holdfast.domain.documents import Documents
 from holdfast.domain.errors import BadRequest, HoldfastError, ProviderError
 from holdfast.domain.model_requests import ModelInfo
 from holdfast.domain.settings import Attribution, Options, Selection
@@ -97,13 +97,16 @@ async def config_of(handle: WorkspaceHandle) -> dict[str, Any]:
 
 async def server_config(request: Request) -> dict[str, Any]:
     """Return the settings that apply to every workspace: those of the user, without any project."""
-    return await asyncio.to_thread(_server_settings, str(request.manager.data_dir))
+    services = request.manager.services
+    return await asyncio.to_thread(
+        _server_settings, str(services.data_dir), services.documents, is_shared=services.shared is not None
+    )
 
 
-def _server_settings(data_dir: str) -> dict[str, Any]:
-    places = locate_settings("/", os.environ, data_dir=data_dir)
+def _server_settings(data_dir: str, documents: Documents, *, is_shared: bool) -> dict[str, Any]:
+    places = locate_settings("/", os.environ, data_dir=data_dir, is_shared=is_shared)
     sources = tuple(source for source in places.sources if source.kind != "project")
-    configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ)
+    configuration = Configuration(msgspec.structs.replace(places, sources=sources), os.environ, documents=documents)
     return _redacted_settings(configuration.snapshot(), data_dir)
 
 
@@ -191,7 +194,7 @@ async def config_set(request: Request) -> None:
         raise BadRequest(f"{request.body.key}: {' '.join(wrong)}")
     if path == ("permissions", "allow") and request.body.scope == 1:
         _refuse_outdated(request.handle, request.body.value)
-    _set(request.handle, request.body.scope, request.body.key, request.body.value)
+    await _set(request.handle, request.body.scope, request.body.key, request.body.value)
 
 
 def _refuse_outdated(handle: WorkspaceHandle, rules: list[str]) -> None:
@@ -210,7 +213,7 @@ def _refuse_outdated(handle: WorkspaceHandle, rules: list[str]) -> None:
 
 async def config_remove(request: Request) -> None:
     """Remove a key from a settings file."""
-    request.services.config_store.remove(request.body.scope, request.body.key)
+    await asyncio.to_thread(request.services.config_store.remove, request.body.scope, request.body.key)
     request.services.notify_settings_changed()
 
 
@@ -223,14 +226,15 @@ async def config_model(request: Request) -> None:
     if request.services.selected_models is not None:
         found = await request.services.selected_models.check(msgspec.convert(chosen, Selection))
         chosen |= {"model": found.model, "provider": found.provider}
-    recent = [
-        item
-        for item in request.services.config_store.read_scope(0).get("recent_models", {}).get(kind, [])
-        if item != chosen
-    ]
+
+    def with_chosen(recent: Any) -> object:  # noqa: ANN401 - any JSON
+        return [chosen, *(item for item in recent or () if item != chosen)][:_RECENT]
+
+    store = request.services.config_store
     # Store the choice first: if it is refused, it must not be listed as recent.
-    request.services.config_store.set(request.body.scope, f"models.{kind}", chosen)
-    _set(request.handle, 0, f"recent_models.{kind}", [chosen, *recent][:_RECENT])
+    await asyncio.to_thread(store.set, request.body.scope, f"models.{kind}", chosen)
+    await asyncio.to_thread(store.change, 0, f"recent_models.{kind}", with_chosen)
+    request.services.notify_settings_changed()
 
 
 async def config_compact(request: Request) -> None:
@@ -238,7 +242,7 @@ async def config_compact(request: Request) -> None:
     enabled = request.body.get("enabled")
     if not isinstance(enabled, bool):
         raise BadRequest("enabled must be true or false")
-    _set(request.handle, _scope(request), "options.tui.compact_mode", enabled)
+    await _set(request.handle, _scope(request), "options.tui.compact_mode", enabled)
 
 
 async def config_provider_key(request: Request) -> None:
@@ -249,11 +253,11 @@ async def config_provider_key(request: Request) -> None:
     if kind == "oauth":
         if not isinstance(key, dict) or not isinstance(key.get("access_token"), str):
             raise BadRequest("api_key must be a token: an object with access_token.")
-        _set(request.handle, _scope(request), format_key(("providers", provider, "oauth")), key)
+        await _set(request.handle, _scope(request), format_key(("providers", provider, "oauth")), key)
         return
     if not isinstance(key, str):
         raise BadRequest("provider_id and api_key are required, as text")
-    _set(request.handle, _scope(request), format_key(("providers", provider, "api_key")), key)
+    await _set(request.handle, _scope(request), format_key(("providers", provider, "api_key")), key)
 
 
 async def config_refresh_oauth(request: Request) -> None:
@@ -264,6 +268,8 @@ async def config_refresh_oauth(request: Request) -> None:
     except HoldfastError as error:
         # The credentials file cannot be read; the message contains the remedy.
         raise BadRequest(str(error)) from None
+    if problem := await asyncio.to_thread(services.credentials.problem):
+        raise BadRequest(problem)
     if token is None:
         if (known := services.settings.providers.get(provider)) is not None and known.oauth:
             raise BadRequest(f"The token of {provider} cannot be refreshed: sign in again.")
@@ -284,7 +290,7 @@ def problems_of(handle: WorkspaceHandle) -> tuple[FileProblem, ...]:
     of date.
     """
     reading = handle.services.configuration.snapshot()
-    outdated = outdated_rules(reading, str(handle.data_dir / "config.json"))
+    outdated = outdated_rules(reading, handle.services.configuration.locations.saved_settings[1])
     extensions = handle.services.extensions
     return (*reading.problems, *extensions.hooks.problems(), *outdated)
 
@@ -303,8 +309,9 @@ async def default_small_model(request: Request) -> SelectedModel:
     return choice_of(request.handle, "small", (await request.models.small()).info)
 
 
-def _set(handle: WorkspaceHandle, scope: int, key: str, value: object) -> None:
-    handle.services.config_store.set(scope, key, value)
+async def _set(handle: WorkspaceHandle, scope: int, key: str, value: object) -> None:
+    # In a thread: in a cluster it waits for the store.
+    await asyncio.to_thread(handle.services.config_store.set, scope, key, value)
     handle.services.notify_settings_changed()
 
 
@@ -329,14 +336,15 @@ async def needs_init(request: Request) -> ProjectInitStatus:
     description.
     """
     handle = request.handle
-    return ProjectInitStatus(
-        await asyncio.to_thread(_wants_start, _flag(handle), Path(handle.path), handle.services.settings.options)
-    )
+    if handle.services.configuration.documents.signature(_flag(handle)) is not None:
+        return ProjectInitStatus(False)
+    return ProjectInitStatus(await asyncio.to_thread(_wants_start, Path(handle.path), handle.services.settings.options))
 
 
 async def init_project(request: Request) -> None:
     """Record that initialization was offered, whatever the answer, so that it is not offered again."""
-    await asyncio.to_thread(replace_file, str(_flag(request.handle)), b"")
+    documents = request.services.configuration.documents
+    await asyncio.to_thread(documents.update, _flag(request.handle), lambda _: b"")
     request.services.notify_settings_changed()
 
 
@@ -345,19 +353,19 @@ async def init_prompt(request: Request) -> InitPrompt:
     return InitPrompt(_PROMPT.format(_instruction_file(request.services.settings.options)))
 
 
-def _flag(handle: WorkspaceHandle) -> Path:
-    """Return the marker file. It is in the data directory, because it does not belong in the project and outlives the
-    server.
+def _flag(handle: WorkspaceHandle) -> str:
+    """Return the marker document. It is beside the saved settings, because it does not belong in the project and
+    outlives the server.
     """
-    return handle.data_dir / "start-asked"
+    return handle.services.configuration.locations.saved_settings[1].removesuffix("config.json") + "start-asked"
 
 
 def _instruction_file(options: Options) -> str:
     return options.initialize_as or Options().initialize_as
 
 
-def _wants_start(flag: Path, directory: Path, options: Options) -> bool:
-    if os.path.exists(flag) or os.path.exists(directory / _instruction_file(options)):
+def _wants_start(directory: Path, options: Options) -> bool:
+    if os.path.exists(directory / _instruction_file(options)):
         return False
     return _has_files(directory) and not find_context_sources(directory, (), options.context_paths)
 
@@ -393,9 +401,9 @@ async def set_trust(request: Request) -> TrustBody:
     if request.body.trusted:
         if request.body.digest != combined_digest(project.digest, files):
             raise BadRequest("The project's files have changed since they were shown: review them again.")
-        grant_trust(configuration, files, at=time.time())
+        await asyncio.to_thread(grant_trust, configuration.trust, project, files, at=time.time())
     else:
-        revoke_trust(configuration, files)
+        await asyncio.to_thread(revoke_trust, configuration.trust, project, files)
     request.services.notify_settings_changed()
     return await get_trust(request)
 

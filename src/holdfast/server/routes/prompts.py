@@ -82,8 +82,8 @@ async def update_agent(request: Request) -> None:
 
 
 async def send_prompt(request: Request) -> PromptAccepted:
-    """Accept a prompt. Without a usable model it is refused at once and nothing is stored, unless another server owns
-    the workspace: keys belong to a server, and the run then waits until its owner has one.
+    """Accept a prompt. Without a usable model it is refused at once and nothing is stored, except in a cluster: keys
+    belong to a server, and the run then waits until an owner of the workspace has one.
     """
     prompt = request.body.to_prompt()
     if _needs_expansion(prompt.prompt) and not request.handle.is_local:
@@ -92,7 +92,15 @@ async def send_prompt(request: Request) -> PromptAccepted:
             prompt = msgspec.structs.replace(prompt, run_id=RunId(request.workspace.new_id()))
         if (accepted := await _submit_at_owner(request, prompt.run_id)) is not None:
             return accepted
-    model = await request.models.large() if request.handle.is_local else None
+    is_clustered = request.handle.node is not None
+    try:
+        model = await request.models.large() if request.handle.is_local else None
+    except NoUsableModel:
+        if not is_clustered:
+            raise
+        model = None
+    if model is not None and is_clustered and model.info.fallback_reason:
+        model = None
     if (
         model is not None
         and prompt.require_model

@@ -32,11 +32,13 @@ async def close_web(request: Request) -> None:
     if not request.over_socket:
         raise NotFromHere
     request.web.close()
+    await request.web.sign_out()
 
 
 async def enter_page(request: Request) -> PageCredentials:
     """Exchange a code for a token."""
-    return _sessions(request).exchange(request.body.code)
+    sessions = _sessions(request)
+    return await sessions.share(sessions.exchange(request.body.code))
 
 
 async def greet_page(request: Request) -> PageChallenge:
@@ -46,7 +48,8 @@ async def greet_page(request: Request) -> PageChallenge:
 
 async def return_page(request: Request) -> PageCredentials:
     """Return a new token for the proof of a returning page."""
-    return _sessions(request).complete_return(request.body)
+    sessions = _sessions(request)
+    return await sessions.share(sessions.complete_return(request.body))
 
 
 async def page_pass(request: Request) -> PageCredentials:

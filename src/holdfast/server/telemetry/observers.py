@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from holdfast.atomic_files import FILES
 from holdfast.config.configuration import Configuration
 from holdfast.config.locations import locate_settings
 from holdfast.domain.doctor import Finding
+from holdfast.domain.documents import Documents
 from holdfast.domain.events import DurableEvent, LiveEvent
 from holdfast.domain.settings import Options, StorageSettings
 from holdfast.domain.store_operations import Entry
@@ -32,13 +34,14 @@ Observer: TypeAlias = Callable[[str, DurableEvent, float], None]
 _log = logging.getLogger("holdfast.server")
 
 
-def own_settings(data_dir: Path) -> tuple[Options, StorageSettings]:
+def own_settings(data_dir: Path, documents: Documents = FILES) -> tuple[Options, StorageSettings]:
     """Return the settings of the server's owner. Project settings do not apply, trusted or not. The store is that of
-    the files only, not of settings that clients have saved.
+    the files only, not of settings that clients have saved. `documents` are those of a cluster.
     """
-    places = locate_settings(str(data_dir), os.environ, data_dir=str(data_dir))
+    is_shared = documents is not FILES
+    places = locate_settings(str(data_dir), os.environ, data_dir=str(data_dir), is_shared=is_shared)
     own_sources = tuple(source for source in places.sources if source.kind != "project")
-    configuration = Configuration(msgspec.structs.replace(places, sources=own_sources), os.environ)
+    configuration = Configuration(msgspec.structs.replace(places, sources=own_sources), os.environ, documents=documents)
     storage = msgspec.convert(configuration.settings_from_files("storage"), StorageSettings)
     return configuration.settings.options, storage
 

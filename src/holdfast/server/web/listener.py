@@ -13,6 +13,7 @@ from holdfast.domain.errors import Conflict, HoldfastError
 from holdfast.server.http.listen import AddressTaken, bind_tcp
 
 if TYPE_CHECKING:
+    from holdfast.runtime.open_store import SharedState
     from holdfast.server.http.connection import Asgi, HttpServer
     from holdfast.server.web.web_app import SavedPages, WebSessions
 
@@ -28,13 +29,19 @@ class PortRefused(Conflict):
 class WebListener:
     """Opens and closes the port, at which `server` serves the page and, to admitted pages, the application."""
 
-    def __init__(self, data_dir: Path, server: "HttpServer", application: "Asgi") -> None:
+    def __init__(
+        self, data_dir: Path, server: "HttpServer", application: "Asgi", shared: "SharedState | None" = None
+    ) -> None:
+        """`shared` contains the sign-ins of a cluster."""
         self.sessions: WebSessions | None = None
         """The admitted pages; None while the port is closed."""
         self._path = data_dir / "web.json"
         self._server = server
         self._application = application
         self._opening: asyncio.Future[None] | None = None
+        self._sign_ins = None if shared is None else shared.sign_ins
+        if shared is not None:
+            shared.documents.listeners.append(self._end_sign_ins)
 
     async def open(self, port: int = 0) -> "WebSessions":
         """Open the port; 0 means any. An open port does not change: pages are bound to it."""
@@ -56,7 +63,9 @@ class WebListener:
 
     async def _open(self, port: int) -> "WebSessions":
         module = await asyncio.to_thread(import_module, "holdfast.server.web.web_app")
-        sessions: WebSessions = await asyncio.to_thread(module.WebSessions, self._application, self._path)
+        sessions: WebSessions = await asyncio.to_thread(
+            module.WebSessions, self._application, self._path, shared=self._sign_ins
+        )
         try:
             listener = bind_tcp(module.HOST, port)
         except AddressTaken as error:
@@ -76,6 +85,17 @@ class WebListener:
         if sessions is not None:
             self._server.leave(sessions.app)
         self._path.unlink(missing_ok=True)
+
+    async def sign_out(self) -> None:
+        """Forget all pages at all nodes of a cluster. Raises a `HoldfastError` if the store cannot be changed."""
+        if self._sign_ins is not None:
+            module = await asyncio.to_thread(import_module, "holdfast.server.web.web_app")
+            await asyncio.to_thread(self._sign_ins.update, lambda _: module.NO_SIGN_INS)
+
+    def _end_sign_ins(self) -> None:
+        """End the connections of pages that were signed out at another node; the others return by themselves."""
+        if self.sessions is not None and self.sessions.forget_signed_out():
+            self._server.abort_connections(self.sessions.app)
 
     async def reopen(self) -> None:
         """Open the same port after a restart, for the pages of the previous server. Usually there is no file, and

@@ -3,9 +3,12 @@
 Requests that another site can make a browser send are refused here: another name for this host, another origin, a
 cross-site request that is not a navigation. There are no cookies, so no request is authenticated implicitly.
 
-The pages that are logged in are saved in a file, so that the next server admits them again.
+The pages that are logged in are saved in a file, so that the next server admits them again. In a cluster they are also
+in an encrypted document of its store: a page can return at any node, as it returns to a server that was restarted, and
+is forgotten by all nodes once it was signed out at one. Tokens are in neither.
 """
 
+import asyncio
 import gzip
 import logging
 import os
@@ -13,23 +16,29 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 
 from holdfast.atomic_files import FileUnwritable, replace_private_file
-from holdfast.domain.errors import BadRequest
+from holdfast.domain.errors import BadRequest, HoldfastError
 from holdfast.protocol.bodies import PageChallenge, PageChallengeRequest, PageCredentials, PageProof, WebLink
 from holdfast.server.http.connection import Asgi, Receive, Scope, Send
 from holdfast.server.http.listen import may_be_our_own
 from holdfast.server.http.token_auth import host_of, is_json, repeated_header
 from holdfast.server.web import web_auth
 from holdfast.server.web.web_auth import WebAuthState
+from holdfast.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from holdfast.config.sealed_documents import SealedDocument
 
 __all__ = [
     "BUNDLE",
     "HOST",
+    "NO_SIGN_INS",
     "POLICY",
     "CodeRefused",
     "NoPage",
@@ -218,18 +227,98 @@ class SavedPages(msgspec.Struct, frozen=True):
     pages: tuple[web_auth.Page, ...]
 
 
-class WebSessions:
-    """Web sessions of one port. The constructor reads the files of the page: do not call it in the event loop."""
+NO_SIGN_INS = b"{}"
+_MAX_SIGN_INS = 512
+_MAX_SIGN_IN_AGE = 7 * 86_400.0
+_decode_sign_ins = msgspec.json.Decoder(dict[str, web_auth.Page]).decode
 
-    def __init__(self, application: Asgi, path: Path, clock: Callable[[], float] = time.time) -> None:
+
+class WebSessions:
+    """Web sessions of one port. The constructor reads the files of the page: do not call it in the event loop.
+
+    `shared` contains the pages of all nodes of a cluster.
+    """
+
+    def __init__(
+        self,
+        application: Asgi,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        *,
+        shared: "SealedDocument | None" = None,
+    ) -> None:
         self.app = WebApp(application, read_files(BUNDLE), clock, self._use)
         self._path = path
         self._clock = clock
         self._noted = clock()
+        self._shared = shared
+        self._tasks = TaskOwner()
+        self._shared_ids: frozenset[str] = frozenset()
+        """The pages of this node that are, or were, in the document."""
 
     def restore(self, note: SavedPages) -> None:
-        """Restore the pages that the previous server had admitted."""
+        """Restore the pages that the previous server had admitted, except those that were signed out since."""
         self.app.auth = web_auth.restore(note.pages, self._clock())
+        self._shared_ids = frozenset(page.id for page in note.pages)
+        self.forget_signed_out()
+
+    async def share(self, admitted: PageCredentials) -> PageCredentials:
+        """Store an admitted page for the other nodes. Without the store it is known at this node only."""
+        page = self.app.auth.pages.get(admitted.page)
+        if self._shared is not None and page is not None:
+            try:
+                await self._store_sign_ins(self._shared, {page.id: web_auth.Page(page.id, page.key, self._clock())})
+            except HoldfastError as error:
+                _log.warning("a page that signed in is not known at the other servers: %s", error)
+            else:
+                self._shared_ids |= {page.id}
+        return admitted
+
+    async def _store_sign_ins(
+        self, shared: "SealedDocument", pages: Mapping[str, web_auth.Page], *, only_known: bool = False
+    ) -> None:
+        """Add pages to the document. `only_known` leaves out those that were signed out."""
+        now = self._clock()
+
+        def edit(data: bytes | None) -> bytes:
+            known = _decode_sign_ins(data or NO_SIGN_INS)
+            known |= {name: page for name, page in pages.items() if name in known or not only_known}
+            kept = sorted(known.values(), key=lambda item: item.seen)[-_MAX_SIGN_INS:]
+            return msgspec.json.encode({item.id: item for item in kept if now < item.seen + _MAX_SIGN_IN_AGE})
+
+        await asyncio.to_thread(shared.update, edit)
+
+    async def _update_sign_ins(self, shared: "SealedDocument") -> None:
+        """Store which pages are still in use at this node."""
+        pages = {page.id: page for page in web_auth.pages_to_save(self.app.auth, self._clock())}
+        with suppress(HoldfastError):
+            await self._store_sign_ins(shared, pages, only_known=True)
+
+    def forget_signed_out(self) -> bool:
+        """Forget the pages that were signed out at another node. Return whether there are any."""
+        known = self._sign_ins()
+        if known is None:
+            return False
+        gone = self.app.auth.pages.keys() & self._shared_ids - known.keys()
+        self._shared_ids -= gone
+        self.app.auth = web_auth.forget(self.app.auth, gone)
+        if gone:
+            self._write_note()
+        return bool(gone)
+
+    def _adopt(self, page: str) -> None:
+        """Admit a page that another node has admitted, so that it can return here."""
+        known = self._sign_ins() if page not in self.app.auth.pages else None
+        if known is not None and page in known:
+            self.app.auth = web_auth.adopt(self.app.auth, known[page], self._clock())
+            self._shared_ids |= {page}
+
+    def _sign_ins(self) -> Mapping[str, web_auth.Page] | None:
+        """Return the pages of all nodes; None without a cluster, or if they cannot be decrypted."""
+        try:
+            return None if self._shared is None else _decode_sign_ins(self._shared.read() or NO_SIGN_INS)
+        except HoldfastError:
+            return None
 
     def link(self, env: tuple[str, ...]) -> WebLink:
         """Create a link with a code that admits one page."""
@@ -249,6 +338,7 @@ class WebSessions:
     def begin_return(self, asked: PageChallengeRequest) -> PageChallenge:
         """Return a challenge and the server's own proof. Raises `NoPage`."""
         app, ours = self.app, secrets.token_hex(16)
+        self._adopt(asked.page)
         app.auth, page = web_auth.begin_return(app.auth, asked.page, asked.nonce, ours, self._clock())
         if page is None:
             raise NoPage
@@ -278,6 +368,8 @@ class WebSessions:
         """Write the file from time to time, so that it reflects which pages are still in use."""
         if self._clock() > self._noted + _SAVE_INTERVAL:
             self._write_note()
+            if self._shared is not None:
+                self._tasks.start(self._update_sign_ins(self._shared), name="sign-ins")
 
     def _write_note(self) -> None:
         """Replace the file atomically. A failure is logged and does not affect the page."""

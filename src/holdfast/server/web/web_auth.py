@@ -10,7 +10,9 @@ The rules, which are also the tests:
     challenge, once, for `CHALLENGE_SECONDS`, and a new token for the correct proof. The server has first proved that
     it has the key, too: another process that uses its port in the meantime learns nothing of use.
 5.  A proof is valid for one port: a challenge that was fetched from another port is of no use here.
-6.  There are never more than `MAX_CODES`, `MAX_PAGES` and, for each page, one challenge. The oldest is removed first.
+6.  A node of a cluster adopts the pages that other nodes have admitted, without their tokens, and forgets a page that
+    was signed out elsewhere.
+7.  There are never more than `MAX_CODES`, `MAX_PAGES` and, for each page, one challenge. The oldest is removed first.
 """
 
 import hashlib
@@ -34,10 +36,12 @@ __all__ = [
     "WebAuthState",
     "add_code",
     "admit",
+    "adopt",
     "begin_return",
     "complete_return",
     "digest",
     "exchange",
+    "forget",
     "leave",
     "pages_to_save",
     "proof",
@@ -184,6 +188,19 @@ def restore(pages: Iterable[Page], now: float) -> WebAuthState:
     """Return the initial state of a new server. A page that was seen in the future counts as seen now."""
     known = sorted((Page(page.id, page.key, min(page.seen, now)) for page in pages), key=lambda page: page.seen)
     return _without_expired(WebAuthState(pages=_last({page.id: page for page in known}, MAX_PAGES)), now)
+
+
+def adopt(state: WebAuthState, page: Page, now: float) -> WebAuthState:
+    """Add a page that another node of a cluster has admitted, without a token: it has to return here first."""
+    adopted = Page(page.id, page.key, min(page.seen, now))
+    return _without_expired(_with_page(_without_expired(state, now), adopted), now)
+
+
+def forget(state: WebAuthState, pages: Iterable[str]) -> WebAuthState:
+    """Forget pages."""
+    gone = frozenset(pages)
+    kept = {name: page for name, page in state.pages.items() if name not in gone}
+    return _without_unknown_pages(replace(state, pages=kept))
 
 
 def _with_page(state: WebAuthState, page: Page) -> WebAuthState:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import asyncpg
 
@@ -27,6 +27,7 @@ __all__ = [
     "connected",
     "open_pool",
     "prepare_database",
+    "raise_store_error",
     "report_of",
     "through_transaction_pooler",
 ]
@@ -114,6 +115,14 @@ async def prepare_database(address: StoreAddress, options: dict[str, Any], wait:
             _log.warning("PostgreSQL cannot be reached (%s, %s): trying for %g s", address.shown, reason, wait)
             is_first = False
         await asyncio.sleep(_RETRY_SECONDS)
+
+
+def raise_store_error(address: StoreAddress, error: Exception) -> NoReturn:
+    """Raise the sentence for an error of connecting: `StoreMisconfigured` or `StoreUnreachable`."""
+    _raise_if_permanent(error)
+    if not isinstance(error, ERRORS):
+        raise error
+    raise _unreachable(address, type(error).__name__) from None
 
 
 def _unreachable(address: StoreAddress, reason: str) -> StoreUnreachable:

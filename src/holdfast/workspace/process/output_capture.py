@@ -6,6 +6,7 @@ import copy
 import hashlib
 import itertools
 import os
+import re
 import secrets
 import shutil
 from collections import deque
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["MAX_SHOWN", "Output", "OutputFile", "OutputFiles", "shorten"]
+__all__ = ["MAX_SHOWN", "Output", "OutputFile", "OutputFiles", "is_output_file", "shorten"]
 
 
 _MAX_FILE_SIZE = 16 * 1024 * 1024
@@ -22,6 +23,14 @@ _TRUNCATED = b"\n[The rest was not kept.]\n"
 MAX_SHOWN = 30_000
 """Maximum number of output characters shown to a model."""
 _BUFFER_SIZE = 65_536
+_NAME = re.compile(r"[0-9a-f]{8}-\d+-(?:out|err)\.txt")
+
+
+def is_output_file(path: str, workspace: str) -> bool:
+    """Return whether a path has the form of an output of a command in a workspace, on this server or another one."""
+    directory, name = os.path.split(path)
+    is_below = f"/workspaces/{workspace}/output/" in f"{directory}/"
+    return is_below and _NAME.fullmatch(name) is not None
 
 
 class OutputFile:
