@@ -245,6 +245,7 @@ class NodeServer:
         self.ledger = node.ledger
         self.guard = self
         self.host: WorkspaceHost | None = None
+        self.shared = None
         self.is_closed = False
 
     def set_deadline(self, at: float) -> None:

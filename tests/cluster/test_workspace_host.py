@@ -1,7 +1,6 @@
 """The workspaces of a node: real hosts and workspace managers of several servers, in virtual time."""
 
 import asyncio
-import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -183,10 +182,10 @@ def test_an_unexpected_error_while_a_workspace_is_opened_does_not_last() -> None
         assert failures() == [f"workspace {W} could not be opened or closed"]
         with pytest.raises(StorageUnavailable):
             await using
-        # Reports a task that nothing stops any more.
-        gc.collect()
         assert (await a.create()).is_local
         await world.close()
+        # No task is left that nothing stops.
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(main())
 
