@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from holdfast.client.client import Client
 from holdfast.client.server_address import ServerAddress
 from scratch import new_directory
 from stream_servers import stream_server

@@ -32,7 +32,7 @@ _SETTINGS = {
 }
 _COMMIT = "SELECT pg_logical_emit_message(true, 'trial', '')"
 """A transaction that writes. With a synchronous standby it returns when the standby has it."""
-_VOLUME_MEGABYTES = 256
+_VOLUME_MEGABYTES = 160
 _START_ATTEMPTS = 50
 _FILLER = "filler"
 

@@ -10,10 +10,11 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cluster_processes import NodeProcess
+from cluster_processes import NodeProcess, poll_until
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError, ServerProblem
@@ -21,19 +22,22 @@ from holdfast.client.stream import EventStream
 from holdfast.domain.approvals import PermissionRequest
 from holdfast.domain.events import GapEvent, PermissionRequestEvent, RunCompleteEvent
 from holdfast.domain.ids import RunId, SessionId, WorkspaceId
-from holdfast.protocol.bodies import AgentMessage
+from holdfast.domain.runs import Delivery
+from holdfast.protocol.bodies import AgentMessage, AnswerResult
 from holdfast.tasks import TaskOwner
 from trials.client_log_rules import Accepted, ClientLog, Received, ToolWrite
 
-__all__ = ["ClusterClients", "Workspace", "marking_prompt"]
+__all__ = ["MARKS", "ClusterClients", "Workspace", "marking_prompt"]
 
 MARKS = "marks"
+"""The file that tools write."""
 _REQUEST_SECONDS = 1.5
 _RETRY_SECONDS = 0.05
 _GIVE_UP_SECONDS = 60.0
 _TICK_SECONDS = 0.02
 _MAX_UNFINISHED = 4
-_REFUSED = (400, 404, 409)
+_REFUSED = (400, 409)
+_MAX_MISSING = 3
 T = TypeVar("T")
 
 
@@ -142,6 +146,10 @@ class Workspace:
         return []
 
 
+async def _grant(workspace: WorkspaceId, body: dict[str, Any], client: Client) -> AnswerResult:
+    return await client.grant(workspace, body)
+
+
 class ClusterClients:
     """All clients of one trial. `rate` is the number of prompts per second and workspace."""
 
@@ -156,9 +164,10 @@ class ClusterClients:
         self._rate = rate
         self._tasks = TaskOwner()
         self._readers: list[_Reader] = []
-        self._prompting: list[asyncio.Task[None]] = []
+        self._finishing = asyncio.Event()
         self._number = 0
         self._clients = [Client(node.address, seconds=_REQUEST_SECONDS) for node in nodes]
+        self._refusals: list[str] = []
         self.failures: list[BaseException] = []
 
     async def start(self, workspaces: int) -> None:
@@ -172,15 +181,15 @@ class ClusterClients:
                 self._readers.append(reader)
                 self.start_task(reader.follow(), "reader")
             self.start_task(self._answer(workspace), "approvals")
-            self._prompting.append(self.start_task(self._prompt(workspace), "prompts"))
+            self.start_task(self._prompt(workspace), "prompts")
 
     async def send(self, workspace: Workspace, prompt: str, run: str, *, session: int = 0, yolo: bool = True) -> None:
         """Send a prompt to any node until one accepts it, and record that."""
         id = workspace.sessions[session]
         workspace.unfinished[run] = id
-        delivery = "steer" if self.random.random() < 0.2 else "queue"
+        delivery: Delivery = "steer" if self.random.random() < 0.2 else "queue"
         message = AgentMessage(id, prompt, run_id=RunId(run), yolo=yolo, delivery=delivery)
-        accepted, node = await self._repeat(lambda client: client.send_prompt(workspace.id, message))
+        accepted, node = await self._repeat(workspace, lambda client: client.send_prompt(workspace.id, message))
         if accepted is not None:
             self.log.accepted.append(Accepted(workspace.name, run, node, time.time()))
         else:
@@ -191,6 +200,7 @@ class ClusterClients:
         message = AgentMessage(workspace.sessions[0], "words=1", run_id=RunId(run))
         while True:
             with suppress(ClientError):
+                await self._clients[number].create_workspace(str(workspace.path))
                 await self._clients[number].send_prompt(workspace.id, message)
                 self.record_accepted(workspace, run, self.nodes[number])
                 return
@@ -204,7 +214,7 @@ class ClusterClients:
 
     async def cancel(self, workspace: Workspace, run: str) -> None:
         """Cancel a run through any node."""
-        await self._repeat(lambda client: client.cancel_run(workspace.id, RunId(run)))
+        await self._repeat(workspace, lambda client: client.cancel_run(workspace.id, RunId(run)))
 
     def new_run(self) -> str:
         """Return an unused run id."""
@@ -221,15 +231,12 @@ class ClusterClients:
         close the clients. Returns a description of the prompts without an end, if there are some.
         """
         unfinished: list[str] = []
-        for task in self._prompting:
-            task.cancel()
-        try:
-            async with asyncio.timeout(seconds):
-                while any(workspace.unfinished for workspace in self.workspaces) or not self._are_equal():
-                    await asyncio.sleep(_RETRY_SECONDS)
-                await self._read_again()
-        except TimeoutError:
+        self._finishing.set()
+        if not await poll_until(self._is_finished, seconds):
             unfinished = self._describe_unfinished()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._read_again()
         for workspace in self.workspaces:
             self.log.writes += workspace.marks()
         self._tasks.cancel_all()
@@ -241,12 +248,16 @@ class ClusterClients:
     def _describe_unfinished(self) -> list[str]:
         runs = {workspace.name: list(workspace.unfinished) for workspace in self.workspaces if workspace.unfinished}
         lines = [f"unfinished: {runs}, cursors: {[reader.cursor for reader in self._readers]}"]
+        lines += self._refusals
         for (name, reader), stream in self.log.streams.items():
             for run in runs.get(name, ()) if reader == f"reader of {self.nodes[0].name}" else ():
                 lines += [f"{name} {run}: {found.item}"[:400] for found in stream if f"'{run}'" in str(found.item)]
         return lines
 
-    def _are_equal(self) -> bool:
+    async def _is_finished(self) -> bool:
+        """Return whether each prompt has its end, and all readers of a workspace have received the same number."""
+        if any(workspace.unfinished for workspace in self.workspaces):
+            return False
         count = len(self.nodes)
         cursors = [reader.cursor for reader in self._readers]
         return all(len(set(cursors[at : at + count])) == 1 for at in range(0, len(cursors), count))
@@ -284,9 +295,9 @@ class ClusterClients:
 
     async def _prompt(self, workspace: Workspace) -> None:
         """Send prompts of several kinds; cancel some of them."""
-        while True:
+        while not self._finishing.is_set():
             await asyncio.sleep(self.random.expovariate(self._rate))
-            if len(workspace.unfinished) >= _MAX_UNFINISHED:
+            if self._finishing.is_set() or len(workspace.unfinished) >= _MAX_UNFINISHED:
                 continue
             run, session = self.new_run(), self.random.randrange(2)
             match self.random.choices(("words", "marks", "approval"), (6, 3, 1))[0]:
@@ -305,18 +316,27 @@ class ClusterClients:
         while True:
             request = await workspace.requests.get()
             body = {"permission": {"id": request.id, "params": request.params}, "action": "allow"}
-            await self._repeat(lambda client, body=body: client.grant(workspace.id, body))
+            result, node = await self._repeat(workspace, partial(_grant, workspace.id, body))
+            if result is None or not result.resolved:
+                self._refusals.append(f"{workspace.name}, {node}: {request.run_id} {request.id} {result}")
 
-    async def _repeat(self, request: Callable[[Client], Awaitable[T]]) -> tuple[T | None, str]:
+    async def _repeat(self, workspace: Workspace, request: Callable[[Client], Awaitable[T]]) -> tuple[T | None, str]:
         """Send a request to nodes in random order until one answers. Returns None if it is refused."""
         end = time.monotonic() + _GIVE_UP_SECONDS
+        missing = 0
         while time.monotonic() < end:
             number = self.random.randrange(len(self._clients))
             try:
                 return await request(self._clients[number]), self.nodes[number].name
             except ServerProblem as problem:
-                if problem.status in _REFUSED:
+                missing += problem.status == 404
+                if problem.status in _REFUSED or missing > _MAX_MISSING:
+                    self._refusals.append(f"{workspace.name}, {self.nodes[number].name}: {problem.status} {problem}")
                     return None, ""
+                if problem.status == 404:
+                    # The node was started again, and no client has opened the workspace there.
+                    with suppress(ClientError):
+                        await self._clients[number].create_workspace(str(workspace.path))
             except ClientError:
                 pass
             await asyncio.sleep(_RETRY_SECONDS)
