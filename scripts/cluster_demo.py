@@ -21,7 +21,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from cluster_processes import NodeProcess, node_that_executes, poll_until, running_nodes
+from cluster_processes import Lateness, NodeProcess, node_that_executes, poll_until, running_nodes
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError
 from holdfast.domain.events import MessageDeltaEvent, MessagePartEvent, RunCompleteEvent, RunEvent
@@ -169,6 +169,7 @@ class Demonstration:
         self.prompts: dict[str, str] = {}
         self.ends: dict[str, str] = {}
         self.words = 0
+        self.lateness = Lateness()
         self.shown: NodeProcess | None = None
         self._directory = directory
         self._clients = {node.name: Client(node.address, seconds=TIMEOUT) for node in nodes}
@@ -184,6 +185,7 @@ class Demonstration:
         for _ in range(2):
             session = await self._clients[self.nodes[0].name].create_session(self._workspace)
             self._sessions.append(session.id)
+        self._tasks.start(self.lateness.measure(), name="lateness")
         for node in self.nodes:
             self._tasks.start(self._watch(node), name=f"watch {node.name}")
 
@@ -294,7 +296,7 @@ async def play(demonstration: Demonstration) -> Fault:
         "1 · Prompt on one server, watch on another",
         "Any server accepts prompts and shows every workspace. One of them, the owner, executes.",
     )
-    await demonstration.prompt(nodes[0], "tool", marking_prompt("tool", 1500), "tool that writes to a file", session=1)
+    await demonstration.prompt(nodes[0], "tool", marking_prompt("tool", 1500), "tool that writes a file", session=1)
     await demonstration.until(lambda: bool(demonstration.marks()))
     owner = node_that_executes(nodes, f"{MARKS}; read")
     assert owner is not None, "a node executes it"
@@ -302,19 +304,21 @@ async def play(demonstration: Demonstration) -> Fault:
     screen.note("owner", f"{owner.name}, process {process_of(owner)}, executes the tool")
     demonstration.shown = watcher
     await demonstration.prompt(sender, "long", "words=400 pause=25", "long answer")
-    await demonstration.prompt(sender, "next", "words=12 pause=25", "short answer, after the long one")
+    await demonstration.prompt(sender, "next", "words=12 pause=25", "answer that waits for it")
     await demonstration.until(lambda: demonstration.words >= 60)
 
     await screen.section(
         f"2 · kill -9 {process_of(owner)}",
         "The owner dies in the middle of an answer and of a tool. Another server takes over.",
     )
-    fault = Fault("kill", time.time(), owner.name, "w", "long")
+    fault, lateness = Fault("kill", time.time(), owner.name, "w", "long"), demonstration.lateness.seconds
     owner.kill()
     demonstration.forget(owner)
     demonstration.log.faults.append(fault)
     screen.note("killed", f"{owner.name}, after {demonstration.words} words of the long answer", style="red")
-    await demonstration.prompt(sender, "late", "words=5 pause=25", "prompt while there is no owner", session=1)
+    await demonstration.prompt(sender, "late", "words=5 pause=25", "prompt without an owner", session=1)
+    await demonstration.until(lambda: "long" in demonstration.ends)
+    fault.delay = demonstration.lateness.seconds - lateness
     await demonstration.until(lambda: len(demonstration.ends) == len(demonstration.prompts))
     await demonstration.until(lambda: demonstration.newest(sender) == demonstration.newest(watcher))
     demonstration.log.writes = demonstration.marks()
@@ -334,7 +338,7 @@ def print_result(demonstration: Demonstration, fault: Fault) -> int:
     demonstration.screen.end_line()
     console.print()
     console.print(Rule("[bold]3 · Every prompt has exactly one end[/]", align="left", style="cyan"))
-    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
+    table = Table(box=None, padding=(0, 1, 0, 2), header_style="dim")
     for column in ("prompt", "accepted by", "end", *(name for _, name in log.streams)):
         table.add_column(column)
     for accepted in log.accepted:
@@ -349,8 +353,9 @@ def print_result(demonstration: Demonstration, fault: Fault) -> int:
     readers = " and ".join(name for _, name in log.streams)
     newest = max((len(stream) for stream in log.streams.values()), default=0)
     console.print(f"  events          1 to {newest}, each once and in this order, on {readers}")
-    late = [write for write in log.writes if write.at > fault.at]
-    console.print(f"  tool            {len(log.writes)} lines written, {len(late)} of them after the kill")
+    taken_over = log.ends("w").get("tool", 0.0)
+    late = sum(write.at > taken_over for write in log.writes)
+    console.print(f"  tool            {len(log.writes)} lines written, {late} of them after the takeover")
     console.print()
     for violation in violations:
         console.print(Text(f"✘ {violation}", style="red"))

@@ -20,11 +20,13 @@ from holdfast.client.server_address import ServerAddress
 from scratch import new_directory
 from stream_servers import stream_server
 
-__all__ = ["Forwarder", "NodeProcess", "forwarder", "node_that_executes", "poll_until", "running_nodes"]
+__all__ = ["Forwarder", "Lateness", "NodeProcess", "forwarder", "node_that_executes", "poll_until", "running_nodes"]
 
 PLACE = "shared"
 _START_SECONDS = 40.0
 _POLL_SECONDS = 0.02
+_TIMER_SECONDS = 0.001
+"""Lateness of a timer on an idle machine."""
 _SETTINGS = '[models.large]\nprovider = "demo"\nmodel = "tour"\n'
 _CHUNK = 65536
 
@@ -138,6 +140,21 @@ async def poll_until(condition: Callable[[], Awaitable[bool]], seconds: float) -
             return False
         await asyncio.sleep(_POLL_SECONDS)
     return True
+
+
+class Lateness:
+    """Measures how late timers of this process fire: time that other processes of the machine used."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """The sum so far."""
+
+    async def measure(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            due = time.monotonic() + _POLL_SECONDS
+            await asyncio.sleep(_POLL_SECONDS)
+            self.seconds += max(0.0, time.monotonic() - due - _TIMER_SECONDS)
 
 
 @asynccontextmanager

@@ -189,4 +189,4 @@ def test_time_in_which_the_machine_did_not_execute_the_clients_does_not_count() 
     late.faults[0].delay = 0.2
     assert broken_rules(log) != []
     assert broken_rules(late) == []
-    assert seconds_of(late, late.faults[0]) == pytest.approx(1.9)
+    assert seconds_of(late, late.faults[0]) == pytest.approx(2.1)

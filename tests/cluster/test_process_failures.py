@@ -14,25 +14,23 @@ from trials.cluster_failures import DISK_FAULTS, POSTGRES_FAULTS, Report, try_fa
 _TIMES = 3
 
 
-async def _try(kinds: Sequence[FaultKind], capsys: pytest.CaptureFixture[str]) -> None:
+async def _try(kinds: Sequence[FaultKind]) -> None:
     report = Report()
     await try_failures(tuple(kinds) * _TIMES, 21, report)
     assert {kind: len(found) for kind, found in report.seconds.items()} == dict.fromkeys(kinds, _TIMES)
-    with capsys.disabled():
-        print(f"\n{'; '.join(report.lines())}")  # noqa: T201 - the figures
 
 
 @pytest.mark.timeout(240)
-async def test_nodes_are_killed_paused_and_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
-    await _try(NODE_FAULTS, capsys)
+async def test_nodes_are_killed_paused_and_cut_off() -> None:
+    await _try(NODE_FAULTS)
 
 
 @pytest.mark.timeout(240)
-async def test_postgresql_crashes_and_fails_over(capsys: pytest.CaptureFixture[str]) -> None:
-    await _try(POSTGRES_FAULTS, capsys)
+async def test_postgresql_crashes_and_fails_over() -> None:
+    await _try(POSTGRES_FAULTS)
 
 
 @pytest.mark.timeout(240)
-async def test_the_disk_of_postgresql_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_disk_of_postgresql_is_full() -> None:
     """Needs a mount namespace; `scripts/test` leaves it out, and names it, where none can be made."""
-    await _try(DISK_FAULTS, capsys)
+    await _try(DISK_FAULTS)

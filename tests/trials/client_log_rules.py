@@ -80,7 +80,7 @@ class Fault:
     healed_at: float | None = None
     """When the node was started or continued, or when PostgreSQL accepted writes again."""
     delay: float = 0.0
-    """Seconds during the fault in which the machine did not execute the clients either."""
+    """Seconds of it in which the machine did not execute the clients: they do not count."""
 
 
 @dataclass
@@ -125,13 +125,10 @@ def broken_rules(log: ClientLog) -> list[str]:
 
 
 def seconds_of(log: ClientLog, fault: Fault) -> float | None:
-    """Return the time of a takeover, or of the return after a fault of PostgreSQL; None if it never came.
-
-    Time in which the machine did not execute the clients is subtracted.
-    """
+    """Return the time of a takeover, or of the return after a fault of PostgreSQL; None if it never came."""
     if fault.kind in NODE_FAULTS:
         end = log.ends(fault.workspace).get(fault.run)
-        return None if end is None else max(0.0, end - fault.at - fault.delay)
+        return None if end is None else end - fault.at
     if fault.healed_at is None:
         return None
     first: dict[str, float] = {}
@@ -141,7 +138,7 @@ def seconds_of(log: ClientLog, fault: Fault) -> float | None:
     nodes = {accepted.node for accepted in log.accepted}
     if nodes - first.keys() or not nodes:
         return None
-    return max(0.0, max(first.values()) - fault.healed_at - fault.delay)
+    return max(first.values()) - fault.healed_at
 
 
 def _numbers(log: ClientLog) -> Iterator[str]:
@@ -217,5 +214,5 @@ def _slow(log: ClientLog, fault: Fault) -> Iterator[str]:
     name = f"{fault.kind} of {fault.node or 'PostgreSQL'}"
     if seconds is None:
         yield f"{name}: nothing followed"
-    elif seconds > LIMITS[fault.kind]:
+    elif seconds - fault.delay > LIMITS[fault.kind]:
         yield f"{name}: took {seconds:.2f} s, the limit is {LIMITS[fault.kind]:.0f} s"

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cluster_processes import NodeProcess, poll_until
+from cluster_processes import Lateness, NodeProcess, poll_until
 from holdfast.client.backoff import Backoff
 from holdfast.client.client import Client
 from holdfast.client.errors import ClientError, ServerProblem
@@ -34,7 +34,6 @@ MARKS = "marks"
 _REQUEST_SECONDS = 1.5
 _RETRY_SECONDS = 0.05
 _GIVE_UP_SECONDS = 60.0
-_TICK_SECONDS = 0.02
 _MAX_UNFINISHED = 4
 _REFUSED = (400, 409)
 _MAX_MISSING = 3
@@ -158,8 +157,7 @@ class ClusterClients:
         self.log = ClientLog()
         self.random = random.Random(seed)
         self.workspaces: list[Workspace] = []
-        self.lateness = 0.0
-        """Seconds for which timers of this process have fired late, in all."""
+        self.lateness = Lateness()
         self._directory = directory
         self._rate = rate
         self._tasks = TaskOwner()
@@ -174,7 +172,7 @@ class ClusterClients:
         """Open the workspaces on all nodes, and start prompting."""
         for number in range(1, workspaces + 1):
             await self._open(f"w{number}")
-        self.start_task(self._tick(), "tick")
+        self.start_task(self.lateness.measure(), "lateness")
         for workspace in self.workspaces:
             for home in range(len(self.nodes)):
                 reader = _Reader(self, workspace, home)
@@ -341,10 +339,3 @@ class ClusterClients:
                 pass
             await asyncio.sleep(_RETRY_SECONDS)
         raise AssertionError("no node has answered for a minute")
-
-    async def _tick(self) -> None:
-        """Measure how late timers fire, which is time that other processes of the machine used."""
-        while True:
-            due = time.monotonic() + _TICK_SECONDS
-            await asyncio.sleep(_TICK_SECONDS)
-            self.lateness += max(0.0, time.monotonic() - due - 0.001)

@@ -50,7 +50,7 @@ class Report:
     """The result of one or more trials."""
 
     seconds: dict[FaultKind, list[float]] = field(default_factory=dict)
-    """The takeovers of each kind of fault, or the returns, without the time that the machine took."""
+    """The times of the takeovers for each kind of fault, or of the returns."""
     violations: list[str] = field(default_factory=list)
     accepted: int = 0
     events: int = 0
@@ -164,7 +164,7 @@ class _NodeFaults:
         workspace, run = await _start_long_run(clients)
         node = node_that_executes(self.nodes, run)
         assert node is not None, f"no node executes {run}"
-        lateness = clients.lateness
+        lateness = clients.lateness.seconds
         fault = Fault(kind, time.time(), node.name, workspace.name, run)
         clients.log.faults.append(fault)
         match kind:
@@ -179,7 +179,7 @@ class _NodeFaults:
             return run in workspace.ended
 
         await poll_until(has_ended, _TAKEOVER_SECONDS)
-        fault.delay = clients.lateness - lateness
+        fault.delay = clients.lateness.seconds - lateness
         clients.start_task(self._heal(fault, node, clients), "heal")
 
         async def is_healed() -> bool:
@@ -235,11 +235,11 @@ class _DatabaseFaults:
             case "failover":
                 await self._pair.fail_over()
             case _:
-                await self._fill_disk(clients, outage)
+                await self._fill_disk(clients, outage / 4)
                 await self._free_disk()
-        fault.healed_at, lateness = time.time(), clients.lateness
+        fault.healed_at, lateness = time.time(), clients.lateness.seconds
         await self._return(clients, fault)
-        fault.delay = clients.lateness - lateness
+        fault.delay = clients.lateness.seconds - lateness
         if kind == "failover":
             await self._pair.attach_standby()
 
