@@ -107,13 +107,13 @@ async def try_failures(kinds: Sequence[FaultKind], seed: int, report: Report) ->
 def try_many(count: int, seed: int, print_line: Callable[[str], None]) -> bool:
     """Cause each kind of fault `count` times, and print figures. Returns whether all promises were kept."""
     report = Report()
-    groups = [NODE_FAULTS, POSTGRES_FAULTS]
-    if can_limit_volumes():
-        groups.append(DISK_FAULTS)
-    else:
-        print_line("disk full: not tried, because this system does not let this user mount a tmpfs")
     holds = True
     with session_directory():
+        groups = [NODE_FAULTS, POSTGRES_FAULTS]
+        if can_limit_volumes():
+            groups.append(DISK_FAULTS)
+        else:
+            print_line("disk full: not tried, because this system does not let this user mount a tmpfs")
         for begin in range(0, count, _BATCH):
             for group in groups:
                 kinds = group * min(_BATCH, count - begin)
