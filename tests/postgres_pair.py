@@ -21,12 +21,9 @@ from scratch import memory_directory
 __all__ = ["PostgresPair", "Volume", "can_limit_volumes", "postgres_pair"]
 
 _SETTINGS = {
-    "hot_standby_feedback": "on",
     "max_wal_senders": "4",
     "max_wal_size": "48MB",
     "min_wal_size": "32MB",
-    "synchronous_commit": "on",
-    "wal_keep_size": "0",
     "wal_level": "replica",
     "wal_retrieve_retry_interval": "100ms",
 }
@@ -40,11 +37,11 @@ _FILLER = "filler"
 class Volume:
     """A tmpfs at a directory, seen only by programs that are started with `enter`."""
 
-    def __init__(self, directory: Path, owner: tuple[int, int]) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path) -> None:
+        owner = directory.stat()
         options = f"size={_VOLUME_MEGABYTES}m,mode=700"
         if os.geteuid() == 0:
-            options += f",uid={owner[0]},gid={owner[1]}"
+            options += f",uid={owner.st_uid},gid={owner.st_gid}"
         mount = f'mount -t tmpfs -o {options} tmpfs "{directory}" && echo ready && exec sleep infinity'
         setpriv = shutil.which("setpriv") or "setpriv"
         self._holder = subprocess.Popen(
@@ -141,25 +138,23 @@ class PostgresPair:
 def postgres_pair(*, is_limited: bool) -> Iterator[PostgresPair]:
     """Yield two servers, of which only the primary runs. With `is_limited`, each has a volume of its own."""
     with ExitStack() as stack:
-        servers = []
-        for _ in range(2):
-            directory = stack.enter_context(memory_directory())
-            (directory / "data").mkdir(mode=0o700)
-            enter: list[str] = []
-            server = PostgresServer(directory, _SETTINGS)
-            owner = os.stat(directory)
-            os.chown(directory / "data", owner.st_uid, owner.st_gid)
-            if is_limited:
-                volume = Volume(directory / "data", (owner.st_uid, owner.st_gid))
-                stack.callback(volume.close)
-                enter = volume.enter
-            server = PostgresServer(directory, _SETTINGS, enter=enter)
-            servers.append(server)
-        servers[0].create()
-        servers[0].start()
-        pair = PostgresPair(*servers)
-        try:
-            yield pair
-        finally:
-            for server in servers:
-                server.kill()
+        pair = PostgresPair(_new_server(stack, is_limited), _new_server(stack, is_limited))
+        stack.callback(pair.primary.kill)
+        stack.callback(pair.standby.kill)
+        pair.primary.create()
+        pair.primary.start()
+        yield pair
+
+
+def _new_server(stack: ExitStack, is_limited: bool) -> PostgresServer:
+    directory = stack.enter_context(memory_directory())
+    data = directory / "data"
+    data.mkdir()
+    server = PostgresServer(directory, _SETTINGS)
+    server.give(data)
+    data.chmod(0o700)
+    if is_limited:
+        volume = Volume(data)
+        stack.callback(volume.close)
+        server.enter = volume.enter
+    return server

@@ -62,12 +62,10 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
 class PostgresServer:
     """One PostgreSQL with its files in `directory`."""
 
-    def __init__(
-        self, directory: Path, settings: Mapping[str, str], port: int | None = None, *, enter: Sequence[str] = ()
-    ) -> None:
-        """`enter` is a command that executes another one where the data directory is mounted."""
+    def __init__(self, directory: Path, settings: Mapping[str, str], port: int | None = None) -> None:
         self.directory = directory
-        self._enter = list(enter)
+        self.enter: Sequence[str] = ()
+        """A command that executes another one where the data directory is mounted."""
         self.data = directory / "data"
         self._settings = {**_SETTINGS, **settings}
         self._port = port
@@ -174,8 +172,8 @@ class PostgresServer:
         setpriv = shutil.which("setpriv")
         assert setpriv is not None, "the tests need setpriv of util-linux"
         if self._user is None:
-            return [*self._enter, setpriv]
-        return [*self._enter, setpriv, f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
+            return [*self.enter, setpriv]
+        return [*self.enter, setpriv, f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self.privileges(), str(binaries() / program), *arguments]

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_demo import Demonstration, Screen, print_result
 
 from scratch import new_directory
+from trials.client_log_rules import Accepted, Fault
 
 CLUSTER = Path(__file__).resolve().parents[2] / "scripts" / "cluster"
 
@@ -39,6 +41,20 @@ def test_the_demonstration_shows_a_takeover_with_figures() -> None:
         ("answer that waits for it", "completed"),
         ("prompt without an owner", "completed"),
     ]
+
+
+def test_a_demonstration_that_shows_a_loss_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demonstration = Demonstration(Screen(), [], tmp_path)
+    fault = Fault("kill", 1.0, "n2", "w", "long")
+    demonstration.log.faults.append(fault)
+    demonstration.log.accepted.append(Accepted("w", "long", "n1", 0.5))
+    demonstration.log.streams["w", "n1"] = []
+    demonstration.prompts["long"] = "long answer"
+    assert print_result(demonstration, fault) == 1
+    shown = capsys.readouterr().out
+    assert "✘ w: n1 received no end of long, which n1 accepted" in shown
+    assert "✘ long is None, not interrupted" in shown
+    assert "Nothing was lost" not in shown
 
 
 def test_printed_commands_work_and_nothing_remains(started: "subprocess.Popen[str]") -> None:

@@ -40,7 +40,7 @@ _FINISH_SECONDS = 45.0
 _WRITE_LINES = 2
 _MAX_PAUSE = 1.5
 _MAX_OUTAGE = 4.0
-_LARGE_PROMPT = 200_000
+_LARGE_PROMPT = 50_000
 _BATCH = 5
 """Faults of each kind in one cluster; then the logs are checked, and another cluster is started."""
 
