@@ -148,7 +148,7 @@ class _NodeFaults:
     def __init__(self, nodes: list[NodeProcess], forwarders: list[Forwarder]) -> None:
         self.nodes = nodes
         self._forwarders = dict(zip((node.name for node in nodes), forwarders, strict=True))
-        self._healings: list[asyncio.Task[None]] = []
+        self._failed: set[str] = set()
 
     @classmethod
     async def prepare(cls, stack: AsyncExitStack, _: Sequence[FaultKind]) -> "_NodeFaults":
@@ -160,13 +160,17 @@ class _NodeFaults:
         return cls(await stack.enter_async_context(running_nodes(dsns)), forwarders)
 
     async def cause(self, kind: FaultKind, clients: ClusterClients) -> None:
-        """Let the node fail that executes a run, wait until the end of the run is received, then heal the node."""
+        """Let the node fail that executes a run, and wait until the end of the run is received. The node is healed
+        while the next one fails, so that one node remains.
+        """
+        await self._await_healed(1)
         workspace, run = await _start_long_run(clients)
         node = node_that_executes(self.nodes, run)
         assert node is not None, f"no node executes {run}"
         lateness = clients.lateness.seconds
         fault = Fault(kind, time.time(), node.name, workspace.name, run)
         clients.log.faults.append(fault)
+        self._failed.add(node.name)
         match kind:
             case "kill":
                 node.kill()
@@ -182,10 +186,13 @@ class _NodeFaults:
         fault.delay = clients.lateness.seconds - lateness
         clients.start_task(self._heal(fault, node, clients), "heal")
 
-        async def is_healed() -> bool:
-            return fault.healed_at is not None
+    async def _await_healed(self, remaining: int) -> None:
+        """Return when so many nodes are still failed."""
 
-        await poll_until(is_healed, _RETURN_SECONDS)
+        async def are_healed() -> bool:
+            return len(self._failed) <= remaining
+
+        await poll_until(are_healed, _RETURN_SECONDS)
 
     async def _heal(self, fault: Fault, node: NodeProcess, clients: ClusterClients) -> None:
         if fault.kind == "kill":
@@ -198,10 +205,12 @@ class _NodeFaults:
             else:
                 self._forwarders[node.name].heal()
         fault.healed_at = time.time()
+        self._failed.discard(node.name)
         await clients.return_home()
 
     async def end(self, _: ClusterClients) -> None:
-        """Nothing remains to be ended: each run that a fault met was interrupted."""
+        """Wait until all nodes are healed."""
+        await self._await_healed(0)
 
 
 class _DatabaseFaults:
