@@ -12,6 +12,7 @@ from holdfast.domain.runs import Outcome, Run
 from trials.client_log_rules import (
     LIMITS,
     Accepted,
+    Cancelled,
     ClientLog,
     Fault,
     FaultKind,
@@ -52,6 +53,7 @@ def _log(kind: FaultKind = "kill") -> ClientLog:
             Accepted("w", "next", "n1", 10.8),
         ],
         streams={("w", reader): list(stream) for reader in READERS},
+        cancelled=[Cancelled("w", "next", "completed"), *([Cancelled("w", "cut", None)] if is_of_node else [])],
         writes=[ToolWrite("w", "cut", 9.5), ToolWrite("w", "cut", 10.4)],
         faults=[Fault(kind, 10.0, "n1", "w", "cut") if is_of_node else Fault(kind, 10.0, healed_at=10.5)],
     )
@@ -120,6 +122,14 @@ def _start_twice(log: ClientLog) -> None:
     _append(log, _run("double", started=5), _run("double", started=6), _end("double", "completed"))
 
 
+def _complete_after_cancel(log: ClientLog) -> None:
+    log.cancelled.append(Cancelled("w", "next", None))
+
+
+def _another_outcome(log: ClientLog) -> None:
+    log.cancelled.append(Cancelled("w", "cut", "cancelled"))
+
+
 def _write_late(log: ClientLog) -> None:
     log.writes.append(ToolWrite("w", "cut", 11.6))
 
@@ -159,6 +169,8 @@ VIOLATIONS: list[tuple[FaultKind, Callable[[ClientLog], None], str]] = [
     ("kill", _end_twice, "2 ends of next"),
     ("kill", _start_again, "an event of cut after its end"),
     ("kill", _start_twice, "a second start of double"),
+    ("kill", _complete_after_cancel, "next is completed; the response to its cancel was: not ended"),
+    ("kill", _another_outcome, "cut is interrupted; the response to its cancel was: cancelled"),
     ("kill", _write_late, "wrote 0.100 s after"),
     ("kill", _end_late, "took 2.10 s, the limit is 2 s"),
     ("pause", _no_takeover, "pause of n1: nothing followed"),

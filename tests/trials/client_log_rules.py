@@ -16,6 +16,7 @@ from holdfast.domain.events import GapEvent, RunCompleteEvent, RunEvent
 __all__ = [
     "LIMITS",
     "Accepted",
+    "Cancelled",
     "ClientLog",
     "Fault",
     "FaultKind",
@@ -53,6 +54,14 @@ class Accepted(NamedTuple):
     at: float
 
 
+class Cancelled(NamedTuple):
+    """A run whose cancel a client got 200 for. `outcome` is that of the response; None if the run had not ended."""
+
+    workspace: str
+    run: str
+    outcome: str | None
+
+
 class Received(NamedTuple):
     """One event of a stream. Only numbered events and gaps are kept."""
 
@@ -88,6 +97,7 @@ class ClientLog:
     """The record of all clients of one trial. `streams` has the events of each (workspace, reader)."""
 
     accepted: list[Accepted] = field(default_factory=list)
+    cancelled: list[Cancelled] = field(default_factory=list)
     streams: dict[tuple[str, str], list[Received]] = field(default_factory=dict)
     writes: list[ToolWrite] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -101,6 +111,14 @@ class ClientLog:
                 run = event.change.object.run_id
                 found[run] = min(received.at, found.get(run, received.at))
         return found
+
+    def outcome(self, workspace: str, run: str) -> str | None:
+        """Return how a run ended."""
+        for received in self._of(workspace):
+            event = received.item.event
+            if isinstance(event, RunCompleteEvent) and event.change.object.run_id == run:
+                return event.change.object.outcome
+        return None
 
     def workspaces(self) -> list[str]:
         """Return the workspaces, in the order of their first stream."""
@@ -117,6 +135,7 @@ def broken_rules(log: ClientLog) -> list[str]:
     found = [*_numbers(log)]
     for (workspace, reader), stream in log.streams.items():
         found += _ends(log, workspace, reader, stream)
+    found += _cancels(log)
     found += _late_writes(log)
     found += _interruptions(log)
     for fault in log.faults:
@@ -184,6 +203,16 @@ def _ends(log: ClientLog, workspace: str, reader: str, stream: Sequence[Received
     for accepted in log.accepted:
         if accepted.workspace == workspace and accepted.run not in ends:
             yield f"{workspace}: {reader} received no end of {accepted.run}, which {accepted.node} accepted"
+
+
+def _cancels(log: ClientLog) -> Iterator[str]:
+    """A run that was cancelled before its end neither completes nor fails; one that had ended keeps its outcome."""
+    for cancelled in log.cancelled:
+        outcome = log.outcome(cancelled.workspace, cancelled.run)
+        is_kept = outcome == cancelled.outcome if cancelled.outcome else outcome not in ("completed", "failed")
+        if not is_kept:
+            response = cancelled.outcome or "not ended"
+            yield f"{cancelled.workspace}: {cancelled.run} is {outcome}; the response to its cancel was: {response}"
 
 
 def _late_writes(log: ClientLog) -> Iterator[str]:

@@ -25,7 +25,7 @@ from holdfast.domain.ids import RunId, SessionId, WorkspaceId
 from holdfast.domain.runs import Delivery
 from holdfast.protocol.bodies import AgentMessage, AnswerResult
 from holdfast.tasks import TaskOwner
-from trials.client_log_rules import Accepted, ClientLog, Received, ToolWrite
+from trials.client_log_rules import Accepted, Cancelled, ClientLog, Received, ToolWrite
 
 __all__ = ["MARKS", "ClusterClients", "Workspace", "marking_prompt"]
 
@@ -212,7 +212,9 @@ class ClusterClients:
 
     async def cancel(self, workspace: Workspace, run: str) -> None:
         """Cancel a run through any node."""
-        await self._repeat(workspace, lambda client: client.cancel_run(workspace.id, RunId(run)))
+        cancelled, _ = await self._repeat(workspace, lambda client: client.cancel_run(workspace.id, RunId(run)))
+        if cancelled is not None:
+            self.log.cancelled.append(Cancelled(workspace.name, run, cancelled.outcome))
 
     def new_run(self) -> str:
         """Return an unused run id."""
