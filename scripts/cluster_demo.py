@@ -171,6 +171,7 @@ class Demonstration:
         self.words = 0
         self.lateness = Lateness()
         self.shown: NodeProcess | None = None
+        self.killed_at = 0.0
         self._directory = directory
         self._clients = {node.name: Client(node.address, seconds=TIMEOUT) for node in nodes}
         self._tasks = TaskOwner()
@@ -256,12 +257,15 @@ class Demonstration:
         elif isinstance(event, RunEvent) and event.change.object.state == "active":
             run = event.change.object.run_id
             if run not in self._active:
-                self.screen.note(node.name, f"{self.prompts[run]}: active")
+                self.screen.note(node.name, f"{self.prompts[run]}: active{self._since_kill()}")
             self._active.add(run)
         elif isinstance(event, RunCompleteEvent):
             end = event.change.object
             style = OUTCOME_STYLES[end.outcome]
-            self.screen.note(node.name, f"{self.prompts[end.run_id]}: {end.outcome}", style=style)
+            self.screen.note(node.name, f"{self.prompts[end.run_id]}: {end.outcome}{self._since_kill()}", style=style)
+
+    def _since_kill(self) -> str:
+        return f", {time.time() - self.killed_at:.2f} s after the kill" if self.killed_at else ""
 
     def _show_text(self, node: NodeProcess, text: str) -> None:
         self.words += len(text.split())
@@ -309,10 +313,11 @@ async def play(demonstration: Demonstration) -> Fault:
 
     await screen.section(
         f"2 · kill -9 {process_of(owner)}",
-        "The owner dies in the middle of an answer and of a tool. Another server takes over.",
+        "The owner dies in the middle of an answer and a tool. Another one takes over.",
     )
     fault, lateness = Fault("kill", time.time(), owner.name, "w", "long"), demonstration.lateness.seconds
     owner.kill()
+    demonstration.killed_at = fault.at
     demonstration.forget(owner)
     demonstration.log.faults.append(fault)
     screen.note("killed", f"{owner.name}, after {demonstration.words} words of the long answer", style="red")
@@ -394,3 +399,6 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(130)
+    except AssertionError as error:
+        # A program is missing, or a process has ended with this log.
+        sys.exit(f"Error: {error}")
