@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-USAGE = "usage: scripts/long MINUTES | scripts/long --replay NAME SEED"
+USAGE = "usage: scripts/long MINUTES | scripts/long --replay NAME SEED | scripts/long --cluster COUNT"
 TURN_SECONDS = 5.0
 REPORT_SECONDS = 30.0
 MAX_SHOWN = 3
 MUTANTS_MINUTES = 10.0
+CLUSTER_MINUTES = 20.0
+CLUSTER_COUNT = 20
 MUTATION_MINUTES = 60.0
 MUTATION_SAMPLE = 200
 
@@ -102,6 +104,13 @@ def catches_mutants() -> bool:
     return subprocess.run([sys.executable, str(script)], check=False).returncode == 0
 
 
+def try_cluster(count: int) -> bool:
+    """Let nodes and PostgreSQL fail, each kind of fault `count` times, and print figures. Returns whether all held."""
+    from trials.cluster_failures import try_many  # noqa: PLC0415 - the other trials do not need PostgreSQL
+
+    return try_many(count, secrets.randbelow(1 << 31), print_line)
+
+
 def sample_mutants() -> None:
     """Print the survivors of a fresh sample of mutants. They need a review: not each of them is a violation."""
     seed = str(secrets.randbelow(1 << 31))
@@ -112,7 +121,9 @@ def sample_mutants() -> None:
 
 def try_long(minutes: float) -> int:
     began = time.monotonic()
-    is_caught = minutes < MUTANTS_MINUTES or catches_mutants()
+    holds = minutes < MUTANTS_MINUTES or catches_mutants()
+    if minutes >= CLUSTER_MINUTES:
+        holds &= try_cluster(CLUSTER_COUNT)
     if minutes >= MUTATION_MINUTES:
         sample_mutants()
     minutes -= (time.monotonic() - began) / 60
@@ -121,7 +132,7 @@ def try_long(minutes: float) -> int:
         keep_trying(tallies, minutes)
     for tally in tallies:
         print_line(str(tally))
-    return 1 if any(tally.failed for tally in tallies) or not is_caught else 0
+    return 1 if any(tally.failed for tally in tallies) or not holds else 0
 
 
 def replay(name: str, seed: int) -> int:
@@ -138,6 +149,8 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["--replay", name, seed] if seed.isdigit():
             return replay(name, int(seed))
+        case ["--cluster", count] if count.isdigit() and int(count) > 0:
+            return 0 if try_cluster(int(count)) else 1
         case [minutes] if minutes.replace(".", "", 1).isdigit():
             return try_long(float(minutes))
         case _:

@@ -11,7 +11,7 @@ import pwd
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import cache
 from itertools import count
@@ -64,6 +64,8 @@ class PostgresServer:
 
     def __init__(self, directory: Path, settings: Mapping[str, str], port: int | None = None) -> None:
         self.directory = directory
+        self.enter: Sequence[str] = ()
+        """A command that executes another one where the data directory is mounted."""
         self.data = directory / "data"
         self._settings = {**_SETTINGS, **settings}
         self._port = port
@@ -88,7 +90,22 @@ class PostgresServer:
         password.write_text("secret")
         options = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]
         self._run("initdb", *options, f"--pwfile={password}", "--no-instructions", str(self.data))
-        (self.data / "pg_hba.conf").write_text(_HBA)
+        self.write("pg_hba.conf", _HBA)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file in the data directory, or remove it if the text is empty."""
+        command = f'cat > "{self.data}/{name}"' if text else f'rm -f "{self.data}/{name}"'
+        subprocess.run([*self.privileges(), "sh", "-c", command], input=text, text=True, check=True)
+
+    def copy(self, primary: "PostgresServer") -> None:
+        """Create the files of a standby of another server, in place of those that exist."""
+        subprocess.run([*self.privileges(), "sh", "-c", f'rm -rf "{self.data}"/*'], check=True)
+        options = ["-h", str(primary.directory), "-U", "postgres", "-c", "fast", "--no-sync", "--write-recovery-conf"]
+        self._run("pg_basebackup", *options, "-D", str(self.data))
+
+    def promote(self) -> None:
+        """Make a standby a primary, and return when it accepts writes."""
+        self._run("pg_ctl", "promote", "-D", str(self.data))
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""
@@ -117,6 +134,21 @@ class PostgresServer:
         assert self._process is not None, "the server is not running"
         return self._process
 
+    def kill(self) -> None:
+        """Kill all processes of the server, as a power failure does."""
+        if self._process is not None:
+            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+            for process in (self._process.pid, *map(int, children)):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            self._process.wait(30)
+            self._process = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def crash(self) -> None:
         """Kill the server as a crash does and start it again."""
         self.stop(signal.SIGQUIT)
@@ -140,8 +172,8 @@ class PostgresServer:
         setpriv = shutil.which("setpriv")
         assert setpriv is not None, "the tests need setpriv of util-linux"
         if self._user is None:
-            return [setpriv]
-        return [setpriv, f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
+            return [*self.enter, setpriv]
+        return [*self.enter, setpriv, f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self.privileges(), str(binaries() / program), *arguments]

@@ -29,3 +29,4 @@ def test_unknown_trial_is_reported() -> None:
     assert run("--replay", "wishes", "7")[0] == 2
     assert run()[0] == 2
     assert run("soon")[0] == 2
+    assert run("--cluster", "0")[0] == run("--cluster", "many")[0] == 2

@@ -553,3 +553,19 @@ async def test_an_input_that_cannot_be_applied_does_not_stop_the_others() -> Non
     await harness.wait_until_idle()
     assert failures == ["an input of another node could not be applied"]
     assert {end.run_id for end in harness.ends()} == {"r1", "r2"}
+
+
+async def test_a_former_owner_does_not_report_that_a_request_is_closed() -> None:
+    """R10: a node that was suspended does not know the requests of its successor, where the answer still counts."""
+    harness, _ = await opened(ScriptedModel(echo))
+    approvals = harness.workspace.approvals
+    answers: list[Callable[[], Awaitable[bool]]] = [
+        lambda: approvals.grant("request", "allow"),
+        lambda: approvals.answer("batch", ()),
+        lambda: approvals.dismiss("batch"),
+    ]
+    assert [await answer() for answer in answers] == [False] * 3
+    await harness.ledger.open_workspace(harness.workspace.record.path)
+    for answer in answers:
+        with pytest.raises(OwnerChanged):
+            await answer()

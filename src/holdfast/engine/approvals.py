@@ -368,7 +368,7 @@ class Approvals:
         """
         opened = self._permissions.get(request_id)
         if opened is None:
-            return False
+            return await self._is_not_open()
         if action == "allow_always" and not opened.verdict.saves:
             raise BadRequest("No rule can be saved that covers exactly this: allow it once or for the session.")
         is_denied = action == "deny"
@@ -396,7 +396,7 @@ class Approvals:
         given = {answer.request_id: clean_text(answer) for answer in answers}
         found = find_batch(self.questions, batch, given)
         if found is None:
-            return False
+            return await self._is_not_open()
         check_answers(found, given)
         opened = self._batches[found.id]
         answered = tuple(given.get(item.id, QuestionAnswer(item.id)) for item in found.questions)
@@ -407,7 +407,7 @@ class Approvals:
         """Cancel a batch; without an id, the one shown by clients that show one at a time."""
         opened = self._batches.get(batch) if batch else self._displayed_batch()
         if opened is None:
-            return False
+            return await self._is_not_open()
         notice = question_notice(opened.request, by=by, via=via, cancelled=True)
         return await self._close(opened, notice, lambda: _resolve(opened, opened.answer, None))
 
@@ -439,6 +439,13 @@ class Approvals:
         if opened is not None:
             self._forget(opened)
             _resolve(opened, opened.answer, None if notice.cancelled or notice.withdrawn else notice.answers)
+
+    async def _is_not_open(self) -> bool:
+        """Return False: the request is not open. Raises `StorageError` if another node owns the workspace now, because
+        the request may be open there.
+        """
+        await self._recorder.confirm_owner()
+        return False
 
     async def _close(self, opened: _Open, notice: _Notice, stored: Callable[[], None]) -> bool:
         """Return whether this answer was the first one stored."""

@@ -139,6 +139,13 @@ class Recorder:
             self._must_read = True
             self._start()
 
+    async def confirm_owner(self) -> None:
+        """Return if this node owns the workspace at this moment. Raises `StorageError` if it does not, or if the store
+        cannot be reached: a node that was suspended does not know yet that another one has taken over.
+        """
+        if self._shared is not None:
+            await self._shared.inputs_after(self.record.id, self.record.epoch, self._newest, 1)
+
     def _start(self) -> None:
         if not self._is_writing:
             self._is_writing = True
