@@ -194,7 +194,7 @@ class NodeServices:
         self.environment = environment
         self.node = node
         self.await_tools: Callable[[], Awaitable[None]] | None = None
-        self.is_started = self.is_closed = False
+        self.is_started = self.is_closed = self.skips_graces = False
         self.removed: list[SessionId] = []
         self.jobs = SimpleNamespace(is_busy=False)
         self.settings = SimpleNamespace(options=SimpleNamespace(job_linger=1.0))
@@ -222,6 +222,10 @@ class NodeServices:
     def start(self) -> None:
         assert not self.is_started, "started twice"
         self.is_started = True
+
+    def skip_graces(self) -> None:
+        assert not self.is_closed, "closed already"
+        self.skips_graces = True
 
     async def close(self) -> None:
         assert not self.is_closed, "closed twice"

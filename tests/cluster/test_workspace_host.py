@@ -330,6 +330,7 @@ def test_a_node_that_was_declared_dead_drops_all_and_joins_again_with_its_client
         began = asyncio.get_running_loop().time()
         assert a.deadline <= began, "tools are frozen"
         await reach(lambda: a.host.membership.view.node == "A-node-2")
+        assert a.services[0].skips_graces, "frozen processes do not react to other signals than SIGKILL"
         assert asyncio.get_running_loop().time() >= began + 2.5
         await reach(lambda: a.owns(W))
         assert world.state(W).clients == {NodeId("A-node-2"): {"": 1}}

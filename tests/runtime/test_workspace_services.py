@@ -1,5 +1,6 @@
 """Each dependency of a run is supplied by the services of its workspace: a table with a row for each of them."""
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,10 @@ from holdfast.providers.scripted_model import Say, ScriptedModel, Step
 from holdfast.runtime.server_services import ServerServices, ServiceOverrides
 from holdfast.runtime.workspace import Workspace
 from holdfast.runtime.workspace_services import WorkspaceServices
+from holdfast.tasks import TaskOwner
 from holdfast.testing.harness import FixedModels, FixedTools
+from trials.hostile_commands import new_token, survivors
+from workspace.commands import line
 
 CONFIG = """
 [options]
@@ -262,5 +266,26 @@ async def test_each_dependency_is_supplied(tmp_path: Path, is_given: bool, monke
     try:
         for row in ROWS.values():
             await row(fixture)
+    finally:
+        await server.close()
+
+
+async def test_commands_of_a_workspace_without_graces_are_killed_at_once(tmp_path: Path) -> None:
+    """A command that ignores every other signal would last for its grace of an hour."""
+    (root := tmp_path / "project").mkdir()
+    server = ServerServices(tmp_path / "data", ServiceOverrides(EngineSettings(grace=3_600.0)))
+    try:
+        services = (await server.open_workspace(root, ENVIRONMENT)).services
+        assert isinstance(services, WorkspaceServices)
+        token = new_token()
+        commands = TaskOwner()
+        text = f"trap '' INT TERM; echo ready; while :; do sleep {token}; done"
+        is_ready = asyncio.Event()
+        commands.start(services.processes.run(line(text), on_output=lambda _: is_ready.set()), name="command")
+        await is_ready.wait()
+        services.skip_graces()
+        commands.cancel_all()
+        await commands.drain()
+        assert not survivors(token)
     finally:
         await server.close()

@@ -1,7 +1,7 @@
 """Background jobs, as real processes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -80,6 +80,23 @@ async def test_killed_jobs_are_removed(harness: Harness) -> None:
     assert harness.jobs.list() == ()
     with pytest.raises(UnknownJob, match="There are none"):
         harness.jobs.get("001")
+
+
+@pytest.mark.parametrize("end", ["kill", "end of its run", "end of its session", "close"])
+async def test_jobs_without_a_grace_are_killed_at_once(end: str, tmp_path: Path) -> None:
+    async with guarded(tmp_path) as processes:
+        hour = 3_600.0
+        harness, token = Harness(processes, JobLimits(grace=hour, brief_grace=hour)), new_token()
+        job = harness.start(f"trap '' INT TERM; while :; do sleep {token}; done")
+        harness.jobs.skip_graces()
+        ends: dict[str, Callable[[], Awaitable[object]]] = {
+            "kill": lambda: harness.jobs.kill(job.info.id),
+            "end of its run": lambda: harness.jobs.end_run(job.info.run_id),
+            "end of its session": lambda: harness.jobs.end_session(ONE),
+            "close": lambda: harness.jobs.close(hour),
+        }
+        await ends[end]()
+        assert not survivors(token)
 
 
 async def test_jobs_belong_to_a_session(harness: Harness) -> None:

@@ -323,6 +323,8 @@ class NodeWorkspace:
     async def _disown(self) -> None:
         opened, self.opened = self.opened, None
         self._is_started = self._is_attached = False
+        if self._services is not None:
+            self._services.skip_graces()
         self._end_services()
         try:
             if opened is not None and isinstance(opened.workspace, Workspace):

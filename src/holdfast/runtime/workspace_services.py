@@ -535,6 +535,13 @@ class WorkspaceServices:
         """Return the state of the sandbox."""
         return self._sandbox.describe() if self._sandbox is not None else SandboxState()
 
+    def skip_graces(self) -> None:
+        """Kill commands and jobs at once from now on. For a workspace of another node: frozen processes would not react
+        to another signal, and must never act again.
+        """
+        self.processes.grace = 0.0
+        self.jobs.skip_graces()
+
     async def close(self) -> None:
         """Close the parts, each even if another cannot be closed."""
         await self._tasks.drain()

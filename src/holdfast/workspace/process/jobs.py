@@ -174,6 +174,10 @@ class Jobs:
         self._jobs.clear()
         self._update_busy()
 
+    def skip_graces(self) -> None:
+        """Kill jobs at once from now on."""
+        self._limits = msgspec.structs.replace(self._limits, grace=0.0, brief_grace=0.0)
+
     async def _stop(self, jobs: Sequence[Job], grace: float) -> None:
         open_jobs = [job for job in jobs if not job.has_ended]
         for job in open_jobs:
