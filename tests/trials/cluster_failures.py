@@ -39,10 +39,6 @@ _RETURN_SECONDS = 30.0
 _FINISH_SECONDS = 45.0
 _WRITE_LINES = 2
 _MAX_PAUSE = 1.5
-_REJOIN_SECONDS = 3.5
-"""Time in which an evicted node ends its tools, joins, and has seen the others alive. Only a node that has seen another
-one alive notices its death without a full lease.
-"""
 _MAX_OUTAGE = 4.0
 _LARGE_PROMPT = 50_000
 _BATCH = 5
@@ -153,7 +149,6 @@ class _NodeFaults:
         self.nodes = nodes
         self._forwarders = dict(zip((node.name for node in nodes), forwarders, strict=True))
         self._failed: set[str] = set()
-        self._healed_at = 0.0
 
     @classmethod
     async def prepare(cls, stack: AsyncExitStack, _: Sequence[FaultKind]) -> "_NodeFaults":
@@ -168,9 +163,6 @@ class _NodeFaults:
         """Let the node fail that executes a run, and wait until the end of the run is received. The node is healed
         while the next one fails, so that one node remains.
         """
-        if kind == "kill":
-            await self._await_healed(0)
-            await asyncio.sleep(max(0.0, self._healed_at + _REJOIN_SECONDS - time.monotonic()))
         await self._await_healed(1)
         workspace, run = await _start_long_run(clients)
         node = node_that_executes(self.nodes, run)
@@ -214,7 +206,6 @@ class _NodeFaults:
                 self._forwarders[node.name].heal()
         fault.healed_at = time.time()
         self._failed.discard(node.name)
-        self._healed_at = time.monotonic()
         await clients.return_home()
 
     async def end(self, _: ClusterClients) -> None:
