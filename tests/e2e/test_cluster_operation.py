@@ -11,7 +11,7 @@ from e2e.cluster_nodes import TIMEOUT, Cluster, NodeProcess, cluster, reached
 from holdfast import __version__
 from holdfast.client.errors import ServerProblem
 from holdfast.cluster.ports import NodeInfo
-from holdfast.domain.ids import NodeId
+from holdfast.domain.ids import NodeId, SessionId, WorkspaceId
 from holdfast.server.routes import nodes
 from holdfast.testing.gates import start
 
@@ -234,6 +234,20 @@ async def _metric_reached(node: NodeProcess, name: str, value: float) -> None:
     await reached(is_reached)
 
 
+async def _reached_by_inputs(
+    source: NodeProcess, target: NodeProcess, lags: float, workspace: WorkspaceId, session: SessionId
+) -> None:
+    """Send inputs to one node until a notification about one wakes the other. A poll may read an input first, and the
+    owner does not know at once that the other node has clients.
+    """
+
+    async def is_woken() -> bool:
+        await source.client.put_session(workspace, session, "title")
+        return (await _metrics(target))["cluster_wakeup_seconds_count"] > lags
+
+    await reached(is_woken)
+
+
 async def test_each_metric_of_a_cluster_moves_with_its_cause() -> None:
     async with cluster() as made:
         with made.home.settings.open("a") as settings:
@@ -261,15 +275,9 @@ async def test_each_metric_of_a_cluster_moves_with_its_cause() -> None:
         # An input at the other node wakes the owner, and an event of the owner wakes a node with clients.
         lags = [values["cluster_wakeup_seconds_count"] for values in before]
         await made.prompt(second, workspace, "words=2", "queued", run.session)
-        await _metric_reached(first, "cluster_wakeup_seconds_count", lags[0] + 1)
+        await _reached_by_inputs(second, first, lags[0], workspace, run.session)
         await made.open_workspace(second, "w")
-
-        async def is_woken() -> bool:
-            # The owner does not know at once that the other node has clients.
-            await first.client.put_session(workspace, run.session, "title")
-            return (await _metrics(second))["cluster_wakeup_seconds_count"] > lags[1]
-
-        await reached(is_woken)
+        await _reached_by_inputs(first, second, lags[1], workspace, run.session)
         values = await _metrics(second)
         assert values['cluster_wakeup_seconds_bucket{le="+Inf"}'] == values["cluster_wakeup_seconds_count"]
         assert 0 < values["cluster_wakeup_seconds_sum"] < TIMEOUT
