@@ -1,4 +1,4 @@
-"""`holdfast migrate`: copy the database of a data directory to PostgreSQL."""
+"""`holdfast migrate`: copy the content of a data directory to PostgreSQL."""
 
 import os
 import sys
@@ -31,11 +31,11 @@ class _UnreachableError(CommandError):
 @click.option("--to", "target", metavar="URL", default="", help="postgresql://user@host/database.")
 @click.option("--password-file", metavar="FILE", default="", help="A file with the password of the database.")
 def command(*, source: str, target: str, password_file: str) -> None:
-    """Copy sessions, messages, runs, events and files of a data directory to PostgreSQL.
+    """Copy sessions, messages, runs, events, files, saved settings and trust of a data directory to PostgreSQL.
 
     The server of the directory must be stopped. Each workspace is copied in one transaction and compared with its
-    source. A repeated call skips what is there; the source stays as it is. The address may also be in
-    $HOLDFAST_STORE.
+    source. A repeated call skips what the database contains. Provider keys stay in the directory. The address may also
+    be in $HOLDFAST_STORE.
 
     \b
       holdfast migrate --from ~/.local/share/holdfast --to postgresql://db/holdfast
@@ -76,6 +76,8 @@ def _line(result: "Copied") -> str:
     path = printable(result.path)
     if result.outcome == "present":
         return f"{path}: is already there"
+    if result.outcome == "kept":
+        return f"{path}: not copied, because the database contains another version, which is kept"
     if result.outcome == "taken":
         return f"{path}: not copied, because a server has already used this directory in the database"
     counts = (f"{count} {table.replace('_', ' ')}" for table, count in result.counts.items() if count)

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.domain.documents import STORE_PREFIX
 
-__all__ = ["Form", "Kind", "SettingsLocations", "SettingsSource", "locate_settings", "project_root"]
+__all__ = ["KEYS_FILE", "Form", "Kind", "SettingsLocations", "SettingsSource", "locate_settings", "project_root"]
 
 Form: TypeAlias = Literal["toml", "json", "mcp"]
 """`mcp` is the JSON format of `.mcp.json`, which contains MCP servers only."""
@@ -33,6 +33,9 @@ PROJECT_FILES: tuple[tuple[str, Form], ...] = (
     ("holdfast.toml", "toml"),
     (".holdfast.toml", "toml"),
 )
+
+KEYS_FILE = "provider-keys.json"
+"""In the data directory of a node: the keys that clients have saved."""
 
 _SYSTEM = "/etc/holdfast/config.toml"
 
@@ -139,7 +142,7 @@ def locate_settings(
     ]
     saved_in = STORE_PREFIX if is_shared else f"{data_dir}/"
     saved = (f"{saved_in}config.json", f"{saved_in}workspaces/{workspace_id}/config.json" if workspace_id else "")
-    keys_file = join(data_dir, "provider-keys.json") if is_shared else ""
+    keys_file = join(data_dir, KEYS_FILE) if is_shared else ""
     sources += [SettingsSource(path, "json", "wire") for path in (keys_file, *saved) if path]
     return SettingsLocations(
         directory=directory,

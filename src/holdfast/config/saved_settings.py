@@ -16,7 +16,7 @@ from holdfast.config.problems import parse_key
 from holdfast.domain.documents import Documents
 from holdfast.domain.errors import BadRequest
 
-__all__ = ["ConfigStore", "Scope", "merge_trees"]
+__all__ = ["ConfigStore", "Scope", "add_keys", "merge_trees", "split_keys"]
 
 Scope = Literal[0, 1]
 """0 for the settings of the user, 1 for those of the workspace."""
@@ -132,6 +132,25 @@ class ConfigStore:
             return {}
         except FileUnreadable as error:
             raise _not_an_object(name) from error
+
+
+def split_keys(name: str, data: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Split a document into the settings and the keys and tokens of providers, which belong to a node.
+
+    Raises `BadRequest` if it is not a JSON object.
+    """
+    tree = _decode(name, data)
+    keys = _take_secrets(tree)
+    return (_encode(tree), keys) if keys else (data, {})
+
+
+def add_keys(keys_file: str, keys: dict[str, Any]) -> None:
+    """Add keys and tokens of providers to the file of a node. Those that it contains already stay."""
+
+    def edit(data: bytes | None) -> bytes:
+        return _encode(merge_trees(keys, {} if data is None else _decode(keys_file, data)))
+
+    FILES.update(keys_file, edit)
 
 
 def _add(tree: dict[str, Any], more: dict[str, Any]) -> bool:

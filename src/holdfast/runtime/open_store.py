@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.atomic_files import replace_file
+from holdfast.atomic_files import FILES, replace_file
+from holdfast.config.locations import KEYS_FILE
 from holdfast.distribution_names import install_command
-from holdfast.domain.errors import StoreMisconfigured
+from holdfast.domain.errors import BadRequest, StoreMisconfigured
 from holdfast.domain.ids import WorkspaceId
 from holdfast.domain.usage import Stats
 from holdfast.engine.ports import Ledger
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.config.sealed_documents import SealedDocument, SharedTokens
     from holdfast.runtime.server_services import ServerServices
     from holdfast.runtime.workspace_host import WorkspaceHost
-    from holdfast.storage.postgres.connection_pool import Pool
+    from holdfast.storage.postgres.connection_pool import Connection, Pool
     from holdfast.storage.postgres.copy_sqlite import Copied
     from holdfast.storage.postgres.postgres_ledger import PostgresLedger
     from holdfast.storage.postgres.shared_documents import SharedDocuments
@@ -201,9 +202,11 @@ async def open_host(server: "ServerServices", ledger: "PostgresLedger", address:
 
 
 async def copy_to_postgres(data_dir: Path, address: StoreAddress) -> "list[Copied]":
-    """Copy the database of a data directory that no server uses. The workspaces get the place of the directory.
+    """Copy the database of a data directory that no server uses, the settings that clients have saved, and trust.
 
-    Raises `DataDirectoryBusy`, `StoreMisconfigured`, `StoreUnreachable` and other `StorageError`s.
+    The workspaces get the place of the directory. Keys of providers go to its file for keys, not to the database.
+    Raises `BadRequest` if saved settings cannot be read, `DataDirectoryBusy`, `StoreMisconfigured`, `StoreUnreachable`
+    and other `StorageError`s.
     """
     _require_asyncpg()
     from holdfast.storage.postgres.copy_sqlite import copy_workspaces  # noqa: PLC0415 - needs the extra
@@ -215,13 +218,63 @@ async def copy_to_postgres(data_dir: Path, address: StoreAddress) -> "list[Copie
 
     source = SqliteLedger(data_dir)
     try:
+        # First: an unreadable one is reported before anything is copied.
+        saved = await asyncio.to_thread(_read_saved, data_dir)
         options = connect_options(address)
         await prepare_database(address, options, 0)
         place = await asyncio.to_thread(read_or_make_place, data_dir)
         async with connected(options | {"command_timeout": None}) as connection:
-            return await copy_workspaces(source, connection, place)
+            workspaces = await copy_workspaces(source, connection, place)
+            copied = {item.id for item in workspaces if item.outcome != "taken"}
+            saved = [item for item in saved if not item.workspace or item.workspace in copied]
+            return workspaces + await _copy_saved(data_dir, saved, connection)
     finally:
         await source.close()
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """A document of a data directory. `workspace` is an id, or empty for settings of all workspaces and for trust."""
+
+    name: str
+    content: bytes
+    workspace: str = ""
+    keys: dict[str, Any] = {}
+
+
+def _read_saved(data_dir: Path) -> list[_Saved]:
+    # Only the command imports it.
+    from holdfast.config.saved_settings import split_keys  # noqa: PLC0415
+    from holdfast.config.trust import TrustStore  # noqa: PLC0415
+
+    found = []
+    for path in (data_dir / "config.json", *sorted(data_dir.glob("workspaces/*/config.json"))):
+        if path.exists():
+            content, keys = split_keys(str(path), FILES.read(str(path))[0])
+            workspace = "" if path.parent == data_dir else path.parent.name
+            found.append(_Saved(str(path.relative_to(data_dir)), content, workspace, keys))
+    trust = data_dir / "trust.json"
+    if trust.exists():
+        if problems := TrustStore(str(trust)).problems():
+            raise BadRequest(f"{trust} cannot be copied: {problems[0].text}")
+        found.append(_Saved(trust.name, FILES.read(str(trust))[0]))
+    return found
+
+
+async def _copy_saved(data_dir: Path, saved: "list[_Saved]", connection: "Connection") -> "list[Copied]":
+    from holdfast.config.saved_settings import add_keys, merge_trees  # noqa: PLC0415 - only the command imports it
+    from holdfast.storage.postgres.copy_sqlite import (  # noqa: PLC0415 - needs the extra
+        copy_documents,
+        missing_documents,
+    )
+
+    missing = await missing_documents(connection, [item.name for item in saved])
+    keys: dict[str, Any] = {}
+    for item in saved:
+        # Not those of documents that were copied before: a client may have removed a key since.
+        keys = merge_trees(item.keys, keys) if item.name in missing else keys
+    if keys:
+        await asyncio.to_thread(add_keys, str(data_dir / KEYS_FILE), keys)
+    return await copy_documents(connection, {item.name: item.content for item in saved})
 
 
 def _require_asyncpg() -> None:

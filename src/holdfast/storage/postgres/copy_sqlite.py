@@ -1,12 +1,13 @@
 """Copies the database of a data directory to PostgreSQL, each workspace in one transaction.
 
 The rows keep their ids, numbers and times. Before the commit the copy is compared with the source by the number of rows
-and a digest of each table. A workspace that is there already is left alone, so a repeated call continues.
+and a digest of each table. A workspace that is there already is left alone, so a repeated call continues. The documents
+of the directory (saved settings, trust) follow in one transaction of their own.
 """
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import apsw
@@ -22,7 +23,7 @@ from holdfast.storage.postgres.connection_pool import Connection
 from holdfast.storage.sqlite_ledger import SqliteLedger, WorkspaceTables
 from holdfast.storage.workspace_table import UNCLEAN_GAP
 
-__all__ = ["Copied", "copy_workspaces"]
+__all__ = ["Copied", "copy_documents", "copy_workspaces", "missing_documents"]
 
 Values = tuple[Any, ...]
 _encoder = msgspec.json.Encoder()
@@ -30,11 +31,15 @@ _packer = msgspec.msgpack.Encoder()
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The result for one workspace: copied, already there, or in use under another id. `counts` are rows by table."""
+    """The result for one workspace or document: copied, already there, or not copied because the database has another
+    workspace ("taken") or document ("kept") in its place. `counts` are rows by table, or the bytes of a document.
+    """
 
     path: str
-    outcome: Literal["copied", "present", "taken"]
+    outcome: Literal["copied", "present", "taken", "kept"]
     counts: dict[str, int] = {}
+    id: str = ""
+    """The id of the workspace; empty for a document."""
 
 
 class _Workspace(NamedTuple):
@@ -72,7 +77,7 @@ async def _copy(source: SqliteLedger, connection: Connection, place: str, worksp
     query = "SELECT id FROM holdfast.workspaces WHERE id = $1 OR (place = $2 AND path = $3)"
     present = [row["id"] for row in await connection.fetch(query, workspace.id, place, workspace.path)]
     if present:
-        return Copied(path, "present" if present == [workspace.id] else "taken")
+        return Copied(path, "present" if present == [workspace.id] else "taken", id=workspace.id)
     tables = await source.database.read(lambda database: _read(database, workspace.key))
     events = next(len(rows.values) for rows in tables if rows.table == "events")
     async with connection.transaction():
@@ -89,7 +94,7 @@ async def _copy(source: SqliteLedger, connection: Connection, place: str, worksp
                 records=[(key, *values) for values in rows.values],
             )
             await _verify(connection, key, rows, path)
-    return Copied(path, "copied", {rows.table: len(rows.values) for rows in tables})
+    return Copied(path, "copied", {rows.table: len(rows.values) for rows in tables}, workspace.id)
 
 
 async def _verify(connection: Connection, key: int, rows: _Rows, path: str) -> None:
@@ -100,6 +105,38 @@ async def _verify(connection: Connection, key: int, rows: _Rows, path: str) -> N
     expected = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in rows.checked)).digest()
     if found is None or (found[0], found[1]) != (len(rows.values), expected):
         raise StorageError(f"The copy of {path} differs from its source in {rows.table}: nothing of it was stored.")
+
+
+async def missing_documents(connection: Connection, names: Iterable[str]) -> set[str]:
+    """Return the names of documents that the database does not have and never had. Raises `StorageError`."""
+    try:
+        rows = await connection.fetch("SELECT name FROM holdfast.documents WHERE name = ANY($1)", list(names))
+    except ERRORS as error:
+        raise read_error(error) from None
+    return set(names) - {row["name"] for row in rows}
+
+
+async def copy_documents(connection: Connection, documents: Mapping[str, bytes]) -> list[Copied]:
+    """Copy all documents that the database does not have, in one transaction. Raises `StorageError`.
+
+    A document that it has is kept: servers may have changed it since an earlier copy.
+    """
+    results = []
+    try:
+        async with connection.transaction():
+            for name, content in documents.items():
+                is_new = await connection.fetchval("SELECT holdfast.document_put($1, 0, $2)", name, content)
+                query = "SELECT sha256(body) FROM holdfast.documents WHERE name = $1"
+                is_same = await connection.fetchval(query, name) == hashlib.sha256(content).digest()
+                if is_new and not is_same:
+                    raise StorageError(
+                        f"The copy of {name} differs from its source: no settings and no trust were stored."
+                    )
+                counts = {"bytes": len(content)} if is_new else {}
+                results.append(Copied(name, "copied" if is_new else "present" if is_same else "kept", counts))
+    except ERRORS as error:
+        raise read_error(error) from None
+    return results
 
 
 def _workspaces(database: apsw.Connection) -> list[_Workspace]:
