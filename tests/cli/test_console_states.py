@@ -402,7 +402,7 @@ def test_migrate_reports_each_workspace(desk: Desk, monkeypatch: pytest.MonkeyPa
     outcome[0] = [copied("/a\x1b", "copied", file_versions=2, runs=0, messages=1), copied("/b", "copied", runs=0),
                   copied("/c", "present")]  # fmt: skip
     assert desk.call(f"migrate --from d {to}").splitlines()[1:] == [
-        "exit 0", r"> /a\x1b: copied 2 file versions, 1 messages", "> /b: copied an empty workspace",
+        "exit 0", r"> /a\x1b: copied 2 file versions, 1 message", "> /b: copied an empty workspace",
         "> /c: is already there",
     ]  # fmt: skip
     outcome[0] = [copied("/c", "taken"), copied("/d", "present")]

@@ -592,6 +592,37 @@ async def test_commands_read_and_change_what_the_cluster_shares(
     await eventually(is_revoked)
 
 
+async def test_commands_list_models_and_tokens_of_the_cluster(
+    cluster: Nodes, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await cluster.start("a")
+    workspace = await cluster.open(server)
+    await server.client.config_set(
+        workspace, "providers.p", {"base_url": "http://127.0.0.1:9", "models": [{"id": "m"}]}
+    )
+    pool = Pool({"dsn": cluster.dsn})
+    await pool.open()
+    documents = SharedDocuments(pool)
+    await documents.refresh()
+    tokens = SharedTokens(documents, KeyFile(str(key_file)))
+    await asyncio.to_thread(tokens.update, lambda _: {"p": Token("sEcret", "refresh", token_url="http://127.0.0.1:9")})
+    home = tmp_path / "home"
+    settings = home / ".config" / "holdfast" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"[storage]\nkey_file = '{key_file}'\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HOLDFAST_STORE", cluster.dsn)
+    for name in ("XDG_CONFIG_HOME", "HOLDFAST_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    code, output = await command("login", "--list", "--cwd", cluster.project)
+    assert (code, [line.split() for line in output.splitlines()[1:]]) == (0, [["p", "signed", "in", "database"]]), (
+        output
+    )
+    code, output = await command("models", "p", "--json", "--cwd", cluster.project)
+    assert (code, '"m"' in output, "sEcret" in output) == (0, True, False), output
+    await pool.close()
+
+
 def write_project_settings(cluster: Nodes) -> None:
     (Path(cluster.project) / "holdfast.toml").write_text("[mcp.m]\ncommand = 'true'\ndisabled = true\n")
 

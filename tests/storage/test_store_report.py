@@ -95,14 +95,14 @@ async def test_each_state_of_a_standby_is_reported(replicated: PostgresServer) -
         report = await _report(dsn)
         assert report.standbys == (("one", "async"), ("two", "async"))
         assert _about_standbys(report) == [
-            ("warning", "asynchronous standby (one, two): a failover to it loses what was accepted last.")
+            ("warning", "asynchronous standby (one, two): a failover to it may lose the latest prompts.")
         ]
         await _configure(replicated, synchronous_standby_names="FIRST 1 (one, two)")
         await _states(replicated, {"one": "sync", "two": "potential"})
         report = await _report(dsn)
         assert "synchronous standby: one;" in findings(report)[0].what
         assert _about_standbys(report) == [
-            ("warning", "asynchronous standby (two): a failover to it loses what was accepted last.")
+            ("warning", "asynchronous standby (two): a failover to it may lose the latest prompts.")
         ]
         await _configure(replicated, synchronous_standby_names="FIRST 2 (one, two)")
         await _states(replicated, {"one": "sync", "two": "sync"})

@@ -10,14 +10,16 @@ from urllib.parse import quote
 
 import click
 
+from holdfast.atomic_files import FILES
 from holdfast.cli.common import directory_option
 from holdfast.client.server_paths import data_directory
 from holdfast.config.configuration import Configuration
+from holdfast.config.credentials import Credentials
 from holdfast.config.locations import locate_settings
 from holdfast.domain.settings import StorageSettings
 from holdfast.storage.postgres.store_address import StoreAddress, address_of
 
-__all__ = ["load_configuration", "local_options", "uses_color"]
+__all__ = ["load_configuration", "load_credentials", "local_options", "uses_color"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,10 +53,28 @@ def load_configuration(cwd: str, data_dir: str | None, *, with_store: bool = Fal
     return Configuration(places, environment, documents=store.documents)
 
 
-def _store_address(configuration: Configuration, environment: Mapping[str, str]) -> StoreAddress | None:
+def load_credentials(configuration: Configuration) -> Credentials:
+    """Return the stored keys, with the tokens of the cluster if the configuration was loaded with its store."""
+    path, documents = configuration.locations.credentials_file, configuration.documents
+    key_file = _storage(configuration).key_file
+    if documents is FILES or not key_file:
+        return Credentials(path, os.environ)
+    # They need the extra, and most users have no store.
+    from holdfast.config.sealed_documents import KeyFile, SharedTokens
+    from holdfast.storage.postgres.shared_documents import SharedDocuments
+
+    assert isinstance(documents, SharedDocuments)
+    return Credentials(path, os.environ, tokens=SharedTokens(documents, KeyFile(os.path.expanduser(key_file))))
+
+
+def _storage(configuration: Configuration) -> StorageSettings:
     import msgspec
 
-    storage = msgspec.convert(configuration.settings_from_files("storage"), StorageSettings)
+    return msgspec.convert(configuration.settings_from_files("storage"), StorageSettings)
+
+
+def _store_address(configuration: Configuration, environment: Mapping[str, str]) -> StoreAddress | None:
+    storage = _storage(configuration)
     return address_of(None, environment, storage.url, storage.password_file)
 
 

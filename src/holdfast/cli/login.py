@@ -8,7 +8,7 @@ from typing import NamedTuple
 import click
 
 from holdfast.cli.common import CommandError, report_errors, table
-from holdfast.cli.local_settings import load_configuration, local_options
+from holdfast.cli.local_settings import load_configuration, load_credentials, local_options
 from holdfast.client.terminal_text import printable
 from holdfast.config.configuration import Configuration
 from holdfast.config.credentials import Credentials
@@ -57,14 +57,15 @@ def login_command(
             "enter it at the prompt. Consider replacing a key that was exposed."
         )
     with report_errors():
+        if lists or as_json:
+            shared = load_configuration(cwd, data_dir, with_store=True)
+            _list(shared, load_credentials(shared), as_json=as_json)
+            return
         configuration = load_configuration(cwd, data_dir)
         credentials = _credentials(configuration)
-        if lists or as_json:
-            _list(configuration, credentials, as_json=as_json)
-        elif provider is None:
+        if provider is None:
             raise click.UsageError("Give a provider, as in: holdfast login openai. See also --list.")
-        else:
-            _login(credentials, configuration, provider)
+        _login(credentials, configuration, provider)
 
 
 @click.command("logout")
@@ -133,9 +134,11 @@ def _unknown_provider_hint(configuration: Configuration, provider: str) -> str:
 
 def _list(configuration: Configuration, credentials: Credentials, *, as_json: bool) -> None:
     stored = [
-        _KeySource(name, _STORE_LABELS[store], credentials.path if store != "keyring" else "")
+        _KeySource(name, _STORE_LABELS[store], "" if store == "keyring" else _location(credentials, name, store))
         for name, store in credentials.providers().items()
     ]
+    if problem := credentials.problem():
+        click.echo(f"holdfast: {printable(problem)}", err=True)
     keys = sorted([*_other_keys(configuration), *stored])
     if as_json:
         import msgspec
@@ -147,6 +150,10 @@ def _list(configuration: Configuration, credentials: Credentials, *, as_json: bo
     else:
         rows_of_text = [(printable(key.provider), key.source, printable(key.what)) for key in keys]
         click.echo(table(("PROVIDER", "FROM", "NAME"), rows_of_text))
+
+
+def _location(credentials: Credentials, name: str, store: str) -> str:
+    return "database" if store == "token" and credentials.is_shared(name) else credentials.path
 
 
 def _other_keys(configuration: Configuration) -> list[_KeySource]:

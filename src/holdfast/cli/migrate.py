@@ -80,5 +80,10 @@ def _line(result: "Copied") -> str:
         return f"{path}: not copied, because the database contains another version, which is kept"
     if result.outcome == "taken":
         return f"{path}: not copied, because a server has already used this directory in the database"
-    counts = (f"{count} {table.replace('_', ' ')}" for table, count in result.counts.items() if count)
+    counts = (f"{count} {_noun(table, count)}" for table, count in result.counts.items() if count)
     return f"{path}: copied {', '.join(counts) or 'an empty workspace'}"
+
+
+def _noun(table: str, count: int) -> str:
+    name = table.replace("_", " ")
+    return name.removesuffix("s") if count == 1 else name

@@ -1,7 +1,6 @@
 """`holdfast models`: the available models, their prices, and whether they can be used."""
 
 import asyncio
-import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.common import report_errors
-from holdfast.cli.local_settings import load_configuration, local_options, uses_color
+from holdfast.cli.local_settings import load_configuration, load_credentials, local_options, uses_color
 from holdfast.client.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -56,14 +55,12 @@ def command(
 
 
 def _list_models(term: str, cwd: str, data_dir: str | None, *, shows_all: bool, as_json: bool, refresh: bool) -> None:
-    from holdfast.config.credentials import Credentials
     from holdfast.runtime.model_selection import SelectedModels, model_sources
 
-    configuration = load_configuration(cwd, data_dir)
-    # Model data is cached in the data directory, which also contains the trust file.
-    data = Path(configuration.locations.trust_file).parent
-    credentials = Credentials(configuration.locations.credentials_file, os.environ)
-    models = SelectedModels(model_sources(configuration, credentials, data))
+    configuration = load_configuration(cwd, data_dir, with_store=True)
+    # Model data is cached in the data directory.
+    data = Path(configuration.locations.data_dir)
+    models = SelectedModels(model_sources(configuration, load_credentials(configuration), data))
     with progress_dots("Querying providers for their models") if refresh else nullcontext():
         chosen, views, problem = asyncio.run(_query_models(models, refresh=refresh))
     found = _matching(views, term) if term else [view for view in views if shows_all or _is_shown(view)]

@@ -31,7 +31,7 @@ class _NodesGroup(DefaultGroup):
 
 @click.group("nodes", cls=_NodesGroup)
 def command() -> None:
-    """List the servers of a cluster; let one hand over its work, or declare one dead.
+    """List the servers of a cluster, drain one, or declare one dead.
 
     \b
       holdfast nodes                 all servers that share the store
@@ -66,7 +66,7 @@ def list_nodes(*, as_json: bool, **location: str | None) -> None:
 @click.argument("node", metavar="[NODE]", required=False)
 @server_options
 def drain(*, node: str | None, **location: str | None) -> None:
-    """Let a server end its active runs, hand over its workspaces, and exit. Default: the server that answers.
+    """Let a server finish its active runs, release its workspaces, and exit. Default: the server that answers.
 
     Idle workspaces move at once. Active runs may continue for the --drain-timeout of that server. A prefix of the id
     is sufficient.
@@ -80,7 +80,7 @@ def drain(*, node: str | None, **location: str | None) -> None:
         found = _find(_nodes(connection), node)
         connection.send("POST", f"/v1/nodes/{found.id}/drain", can_repeat=True)
         runs = "one active run" if found.runs == 1 else f"{found.runs} active runs"
-        click.echo(f"{_short(found)} drains, with {runs}: holdfast nodes no longer lists it when it has finished.")
+        click.echo(f"{_short(found)} drains, with {runs}: it has finished when holdfast nodes no longer lists it.")
 
 
 @command.command()
@@ -106,7 +106,7 @@ def evict(*, node: str, yes: bool, **location: str | None) -> None:
             print_stderr(_WARNING.format(runs=found.runs))
             click.confirm(f"Evict {_short(found)}?", abort=True, err=True)
         connection.send("POST", f"/v1/nodes/{found.id}/evict")
-        click.echo(f"{_short(found)} is evicted: the other nodes of its place take over its workspaces.")
+        click.echo(f"{_short(found)} is evicted: other nodes of its place take over its workspaces.")
 
 
 def _connect(location: Mapping[str, str | None]) -> ServerConnection:

@@ -242,7 +242,7 @@ class WorkspaceMethods(ExtensionMethods, LspMethods, McpMethods, WebMethods):
         return await self._call(NodeList, "list_nodes")
 
     async def drain_node(self, node: str) -> None:
-        """Let a server of the cluster end its active runs, hand over its workspaces, and exit."""
+        """Let a server of the cluster finish its active runs, release its workspaces, and exit."""
         await self._send("drain_node", node=node)
 
     async def evict_node(self, node: str) -> None:

@@ -29,7 +29,7 @@ _EVICT_ATTEMPTS = 10
 _PING_SECONDS = 1.0
 _PING_TIMEOUT = 2.0
 _ABOUT_WORKSPACES = {EVENTS_CHANNEL, CLIENTS_CHANNEL, DELTA_CHANNEL}
-"""Channels on which a node ignores what it has sent itself."""
+"""Channels on which a node ignores its own notifications."""
 _MAX_SENDERS = 8
 """Connections of this node that are remembered as senders of notifications; the pool has fewer."""
 

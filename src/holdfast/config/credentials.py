@@ -249,6 +249,11 @@ class Credentials:
         found |= dict.fromkeys(stored.keyring, "keyring")
         return dict(sorted(found.items()))
 
+    def is_shared(self, provider: str) -> bool:
+        """Return True if the token in use is in the store of the cluster."""
+        token = self._shared().get(provider)
+        return token is not None and self.token(provider) == token
+
     def token(self, provider: str) -> Token | None:
         """Return the token of a provider, or None."""
         own, shared = self._current().tokens.get(provider), self._shared().get(provider)

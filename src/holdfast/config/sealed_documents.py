@@ -28,7 +28,7 @@ _VERSION = b"\x01"
 _NONCE_SIZE = 12
 _DERIVATION = b"holdfast sealed documents 1"
 _CHECK = f"{STORE_PREFIX}key-check"
-"""A sealed document by which a node finds out that it has another key, before it seals anything with it."""
+"""A sealed document without content. A node that cannot open it has another key, and seals nothing."""
 
 
 class Unsealable(Conflict):
@@ -36,7 +36,7 @@ class Unsealable(Conflict):
 
 
 class ExclusiveDocuments(Documents, Protocol):
-    """Documents of which one can be reserved."""
+    """Documents with an exclusive lock for each."""
 
     def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
         """Exclude all other nodes from the same block, which then sees the newest documents."""

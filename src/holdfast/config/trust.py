@@ -230,7 +230,7 @@ class TrustStore:
         return {**known, **added}
 
     def _update(self, edit: Callable[[_Records], _Records | None]) -> bool:
-        """Change the records, unless `edit` returns None. Return whether it did not."""
+        """Change the records, unless `edit` returns None. Return True if they were changed."""
         is_changed = False
 
         def edit_bytes(data: bytes | None) -> bytes | None:

@@ -84,7 +84,7 @@ _SYSTEM = (
     post(
         "drain_node",
         "/nodes/{node}/drain",
-        "Let a server of the cluster end its active runs, hand over its workspaces, and exit.",
+        "Let a server of the cluster finish its active runs, release its workspaces, and exit.",
         errors=(404, 409, 503),
     ),
     post(

@@ -54,7 +54,7 @@ class OpenedWorkspace(msgspec.Struct, frozen=True):
 
 
 class NodeCalls(msgspec.Struct, frozen=True):
-    """What a workspace needs of its node."""
+    """The interface of a node that its workspaces use."""
 
     await_tools: Callable[[WorkspaceId], Awaitable[None]]
     handle_fence: Callable[[WorkspaceId, int], None]
@@ -86,7 +86,7 @@ class NodeWorkspace:
         self.clients: Mapping[str, int] = {}
         """The clients of the other nodes, by session."""
         self.is_used = False
-        """Whether it stays open without being owned."""
+        """True while it stays open without being owned."""
         self.uses = 0
         """The number of clients that wait until it is open; it stays open for them, too."""
         self.grant: int | None = None
@@ -103,7 +103,7 @@ class NodeWorkspace:
         self._is_started = self._is_handing_over = self._is_attached = False
         self._is_settling = False
         self._given_up: int | None = None
-        """The epoch that was handed over: it is not opened under it again until the release is stored."""
+        """The epoch whose release is being stored: the workspace is not opened under it again until then."""
         self._tasks = TaskOwner()
         self._endings = TaskOwner()
         self._waiting: list[asyncio.Future[None]] = []
@@ -115,17 +115,17 @@ class NodeWorkspace:
 
     @property
     def is_local(self) -> bool:
-        """Whether this node owns it and has opened it."""
+        """True if this node owns it and has opened it."""
         return self.owned is not None
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing of it is left on this node."""
+        """True if nothing of it is left on this node."""
         return self.opened is None and self.grant is None and not self.is_needed and not len(self._endings)
 
     @property
     def is_needed(self) -> bool:
-        """Whether clients of this node keep it open."""
+        """True if clients of this node keep it open."""
         return self.is_used or self.uses > 0
 
     @property
@@ -141,13 +141,13 @@ class NodeWorkspace:
         return self.opened.workspace if isinstance(self.opened.workspace, Workspace) else None
 
     def set_grant(self, epoch: int | None, *, may_run_tools: bool = False) -> None:
-        """Own it under an epoch, or no longer."""
+        """Set the epoch under which this node owns the workspace; None ends the ownership."""
         self.grant, self.may_run_tools = epoch, may_run_tools
         self._start_services()
         self.update()
 
     def update(self) -> None:
-        """Bring what is open in line with `grant` and `is_needed`."""
+        """Open, close or change the form of the workspace until it matches `grant` and `is_needed`."""
         if not self._is_settling:
             self._is_settling = True
             self._tasks.start(self._settle(), name=f"workspace {self.id}")
@@ -224,7 +224,7 @@ class NodeWorkspace:
             self.update()
 
     async def stop(self) -> None:
-        """End everything at once, as the end of the process does, and the event streams."""
+        """End the runs and event streams at once, as the end of the process would."""
         self._tasks.cancel_all()
         await self._tasks.drain()
         self.grant, self.is_used, self.uses = None, False, 0
@@ -396,7 +396,7 @@ class NodeWorkspace:
         finally:
             asyncio.get_running_loop().call_soon(self.wake)
 
-    # Consequences
+    # Effects
 
     def _start_services(self) -> None:
         """Start what may run programs, once tools may act."""
@@ -425,7 +425,7 @@ class NodeWorkspace:
         self.wake()
 
     def wake(self) -> None:
-        """Let the callers of `wait_until` look again."""
+        """Let the callers of `wait_until` check their conditions again."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():

@@ -128,7 +128,7 @@ class StoreReader:
             raise
 
     def workspace_id(self, directory: str) -> str:
-        """Return the id of the workspace of a directory; empty if there is none, or one at each of several places."""
+        """Return the id of the workspace of a directory; empty if there is none, or if several places have one."""
         assert self._pool is not None
         statement = "SELECT id FROM holdfast.workspaces WHERE path = $1"
         rows = self._run(self._pool.fetch(statement, os.fsencode(directory)))
@@ -225,9 +225,11 @@ async def copy_to_postgres(data_dir: Path, address: StoreAddress) -> "list[Copie
         place = await asyncio.to_thread(read_or_make_place, data_dir)
         async with connected(options | {"command_timeout": None}) as connection:
             workspaces = await copy_workspaces(source, connection, place)
-            copied = {item.id for item in workspaces if item.outcome != "taken"}
-            saved = [item for item in saved if not item.workspace or item.workspace in copied]
-            return workspaces + await _copy_saved(data_dir, saved, connection)
+            paths = {item.id: item.path for item in workspaces if item.outcome != "taken"}
+            saved = [item for item in saved if not item.workspace or item.workspace in paths]
+            results = await _copy_saved(data_dir, saved, connection)
+            titles = [f"{paths[item.workspace]}: {item.title}" if item.workspace else item.title for item in saved]
+            return [*workspaces, *(msgspec.structs.replace(r, path=t) for r, t in zip(results, titles, strict=True))]
     finally:
         await source.close()
 
@@ -236,6 +238,7 @@ class _Saved(msgspec.Struct, frozen=True):
     """A document of a data directory. `workspace` is an id, or empty for settings of all workspaces and for trust."""
 
     name: str
+    title: str
     content: bytes
     workspace: str = ""
     keys: dict[str, Any] = {}
@@ -251,12 +254,13 @@ def _read_saved(data_dir: Path) -> list[_Saved]:
         if path.exists():
             content, keys = split_keys(str(path), FILES.read(str(path))[0])
             workspace = "" if path.parent == data_dir else path.parent.name
-            found.append(_Saved(str(path.relative_to(data_dir)), content, workspace, keys))
+            title = "saved settings and rules" if workspace else "saved settings"
+            found.append(_Saved(str(path.relative_to(data_dir)), title, content, workspace, keys))
     trust = data_dir / "trust.json"
     if trust.exists():
         if problems := TrustStore(str(trust)).problems():
             raise BadRequest(f"{trust} cannot be copied: {problems[0].text}")
-        found.append(_Saved(trust.name, FILES.read(str(trust))[0]))
+        found.append(_Saved(trust.name, "trust", FILES.read(str(trust))[0]))
     return found
 
 

@@ -93,7 +93,7 @@ class WorkspaceHost:
         self._counts: dict[WorkspaceId, dict[str, int]] = {}
         """The clients of this node by workspace and session."""
         self._unsent: dict[WorkspaceId, None] = {}
-        """Workspaces whose clients the other nodes do not know yet."""
+        """Workspaces whose numbers of clients are not stored yet."""
         self._counted_by: NodeId | None = None
         self._due = asyncio.Event()
         self._tools_changed: list[asyncio.Future[None]] = []
@@ -192,7 +192,7 @@ class WorkspaceHost:
             raise StorageUnavailable("The workspace is moving between servers: try again in a moment.")
 
     async def want_unfinished(self) -> None:
-        """Let a node of this place own each workspace with unfinished runs that has no owner."""
+        """Request an owner for each workspace of this place that has unfinished runs and no owner."""
         for path in await self.ledger.unfinished_workspaces():
             await self.cluster.want((await self.ledger.join_workspace(path)).id)
 
@@ -208,7 +208,7 @@ class WorkspaceHost:
         return self._workspaces.get(workspace)
 
     async def owner(self, workspace: WorkspaceId) -> OwnerInfo | None:
-        """Return the owner of a workspace as the store names it now. Raises `StorageError`."""
+        """Read the current owner of a workspace from the store. Raises `StorageError`."""
         return (await self.cluster.workspace_states([workspace])).get(workspace, WorkspaceState(0, None, {})).owner
 
     # Requests of operators about any node
@@ -266,7 +266,7 @@ class WorkspaceHost:
     def close(self, workspace: WorkspaceId, epoch: int) -> None:
         """Discard the state of a workspace that was released."""
         if self.is_draining:
-            # It needs an owner now, and the other nodes would see that with their next read.
+            # It needs an owner now; without a notification the other nodes would notice at their next poll.
             self.sender.want(self.ledger.place)
         node = self._workspaces.get(workspace)
         if node is not None and node.grant == epoch:
@@ -420,7 +420,7 @@ class WorkspaceHost:
             if node is None:
                 continue
             self._apply_state(node, state)
-            # The next owner would release it at once if it could not know the clients of this node.
+            # Without the number of clients of this node the next owner would release the workspace at once.
             is_known = self._counted_by is not None and self._counted_by == self.membership.view.node
             if state.owner is None and node.grant is None and self._counts.get(workspace) and is_known:
                 await self.cluster.want(workspace)

@@ -121,8 +121,8 @@ async def _load_workspace_modules() -> None:
 
 class _SignalHandler:
     """Handles SIGINT and SIGTERM: the first one drains, the second one stops, the next one exits at once. Without a
-    cluster the first one stops. A drain that an operator has requested counts as none, so that a service manager that
-    stops the server does not interrupt its runs.
+    cluster the first one stops. After a drain that an operator has requested the first one has no effect, so that a
+    service manager that stops the server does not interrupt its runs.
     """
 
     def __init__(self, manager: WorkspaceManager, drain_timeout: float) -> None:

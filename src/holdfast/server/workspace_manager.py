@@ -326,7 +326,7 @@ class WorkspaceManager:
             self.apply(presence.Stop())
         elif not self.is_draining and not self.presence.leaving:
             self.is_draining = True
-            _log.info("draining: active runs may continue for %g s; another signal ends them", seconds)
+            _log.info("draining: active runs may continue for %g s; a second signal interrupts them", seconds)
             self._tasks.start(self._drain(seconds), name="drain")
 
     async def _drain(self, seconds: float) -> None:

@@ -1,11 +1,11 @@
-"""Sends requests to the owner of a workspace, and passes on its responses.
+"""Relays requests to the owner of a workspace, and its responses to the client.
 
 Theory of operation. Each request looks up the owner in the store and opens a connection of its own: nothing is cached
 that a takeover could make wrong, and a request is never lost on a connection that was kept open for too long. Only a
 failed attempt to connect is repeated, and only if the store names another owner by then: nothing was sent, so this is
 safe for every method. A request that was sent is not repeated, because the owner may have executed it.
 
-Request and response are passed on as they arrive; a slow reader on one side slows down the other one. Three things end
+Request and response are forwarded as they arrive; a slow reader on one side slows down the other one. Three things end
 a relayed request: its response, the client that disconnects, and the owner that is replaced. The last one covers an
 owner that is suspended, because the other nodes evict it within seconds; a network that is cut between two nodes is
 found by probes of the kernel. So a command may run for hours, and no request waits for a node that is gone.
@@ -103,9 +103,9 @@ class Relay:
         self._host: WorkspaceHost = manager.host
         self._tls = tls
         self._avoided: dict[str, float] = {}
-        """Nodes that have not answered, and until when they are avoided."""
+        """Nodes that did not answer, with the time until which they are avoided."""
         self._kept: dict[tuple[str, str], tuple[float, OwnerAnswer | None]] = {}
-        """Answers to routes that clients poll, by workspace and route, and until when they are used."""
+        """Cached answers to routes that clients poll, by workspace and route, with their expiry."""
 
     async def dispatch(
         self, route: Route, params: Mapping[str, str], query: Mapping[str, str], exchange: tuple[Scope, Receive, Send]
@@ -244,7 +244,7 @@ class Relay:
         return owner
 
     async def _reachable_owner(self, handle: WorkspaceHandle) -> RelayTarget | None:
-        """Return the owner unless this node is it, there is none, or it has not answered a moment ago."""
+        """Return the owner. None if that is this node, if there is none, or if it has just failed to answer."""
         if handle.is_local:
             return None
         try:
@@ -357,7 +357,7 @@ class _Connection:
         self._parser = ResponseParser(method)
         self._body = b""
         self.has_answered = False
-        """True if a part of the response was passed on."""
+        """True if a part of the response was sent to the client."""
 
     def send_head(self, target: str, me: str) -> None:
         """Send request line and headers. The headers are our own; none is the client's. Raises `OwnerUnreachable`."""
@@ -414,7 +414,7 @@ class _Connection:
 
 
 async def _send_body(connection: _Connection, receive: Receive) -> None:
-    """Pass on the body of a request, and return when the client has disconnected."""
+    """Send the body of a request to the owner. Returns when the client has disconnected."""
     is_broken = False
     while (message := await receive())["type"] != "http.disconnect":
         # The owner may answer before it has read the body; the rest is then discarded.
@@ -434,7 +434,10 @@ async def _write_body(connection: _Connection, body: bytes) -> None:
 
 
 async def _pass_response(connection: _Connection, send: Send) -> None:
-    """Pass on a response. Raises `OSError` if it breaks off, and `OwnerUnreachable` if the owner refuses the token."""
+    """Send the response of the owner to the client.
+
+    Raises `OSError` if it breaks off, and `OwnerUnreachable` if the owner refuses the token.
+    """
     head = await connection.head()
     if head.status in _REFUSED:
         # The address leads to another server, or the owner has joined again under a new token.

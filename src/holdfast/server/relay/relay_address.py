@@ -52,7 +52,7 @@ class RelayAddress(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """True for an address to listen at that is none to connect to."""
+        """True for a wildcard address, which cannot be connected to."""
         try:
             return not self.path and ip_address(self.host).is_unspecified
         except ValueError:
@@ -64,8 +64,10 @@ class RelayAddress(NamedTuple):
 
 
 def parse_address(text: str) -> RelayAddress | None:
-    """Return an address, or None if the text is none. Nothing but scheme, host and port is allowed: what is stored in
-    the database must not change the path, add a login, or reach another protocol.
+    """Return the address in a text, or None if it is invalid.
+
+    Only scheme, host and port are allowed: an address in the database must not change the path, add a login, or
+    select another protocol.
     """
     if text.startswith("unix:///"):
         path = text.removeprefix("unix://")

@@ -53,7 +53,7 @@ class RelayListener:
         self._verify = verify
 
     def make_relay(self, manager: WorkspaceManager) -> Relay:
-        """Return what relays requests to the other nodes."""
+        """Return the relay that sends requests to the other nodes."""
         return Relay(manager, self._verify)
 
     def admit(self, application: Asgi, host: "WorkspaceHost") -> "RelayApplication":
@@ -62,7 +62,7 @@ class RelayListener:
 
 
 class RelayApplication:
-    """Admits requests with the token of this node, and passes them to the application as relayed ones."""
+    """Admits requests with the token of this node, and marks them as relayed for the application."""
 
     def __init__(self, application: Asgi, host: "WorkspaceHost", hosts: tuple[str, ...]) -> None:
         self._application = application
@@ -159,7 +159,7 @@ def _server_context(options: RelayOptions) -> ssl.SSLContext:
 
 
 def _client_context(ca: str) -> ssl.SSLContext | None:
-    """Return what verifies the certificates of other nodes; None for the authorities of the system."""
+    """Return the TLS context that verifies certificates of other nodes; None for the authorities of the system."""
     if not ca:
         return None
     try:

@@ -54,7 +54,7 @@ def _unknown(node: NodeId) -> NotFound:
 
 
 def _log_request(action: str, node: NodeId, request: Request) -> None:
-    """Record in the log who requested what. The id was checked: it is that of a node."""
+    """Log the requested action and its origin. The id is that of an existing node."""
     source = "the unix socket" if request.over_socket else "TCP"
     _log.warning("%s of node %s was requested over %s", action, node, source)
 

@@ -215,7 +215,7 @@ def _cluster(host: "WorkspaceHost") -> list[Family]:
             connections.set(count, pool=name, state=state)
         waiting.set(pool.waiting, pool=name)
     return [
-        Family("cluster_nodes", "gauge", "Nodes that this node sees, itself included.").set(nodes),
+        Family("cluster_nodes", "gauge", "Members of the cluster as this node reads them, itself included.").set(nodes),
         Family("cluster_workspaces_owned", "gauge", "Workspaces that this node owns.").set(len(view.held)),
         Family("cluster_draining", "gauge", "1 while this node drains.").set(host.is_draining),
         _counter_family(

@@ -295,7 +295,7 @@ class WebSessions:
             await self._store_sign_ins(shared, pages, only_known=True)
 
     def forget_signed_out(self) -> bool:
-        """Forget the pages that were signed out at another node. Return whether there are any."""
+        """Remove the pages that were signed out at another node. Returns True if there were any."""
         known = self._sign_ins()
         if known is None:
             return False

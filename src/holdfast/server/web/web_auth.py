@@ -197,7 +197,7 @@ def adopt(state: WebAuthState, page: Page, now: float) -> WebAuthState:
 
 
 def forget(state: WebAuthState, pages: Iterable[str]) -> WebAuthState:
-    """Forget pages."""
+    """Remove pages: they need a new link."""
     gone = frozenset(pages)
     kept = {name: page for name, page in state.pages.items() if name not in gone}
     return _without_unknown_pages(replace(state, pages=kept))

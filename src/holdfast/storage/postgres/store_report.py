@@ -47,10 +47,10 @@ def _summary(report: StoreReport) -> Finding:
         f"PostgreSQL {report.version}, {report.shown}",
         f"synchronous_commit is {report.synchronous_commit}",
         f"synchronous standby: {', '.join(safe) or 'none'}",
-        f"a round trip takes {report.latency_ms:.1f} ms",
+        f"a round trip takes {report.latency_ms:.2g} ms",
     ]
     if report.wake_up_ms is not None:
-        parts.append(f"a wake-up of another server {report.wake_up_ms:.1f} ms")
+        parts.append(f"a wake-up of another server {report.wake_up_ms:.2g} ms")
     return Finding(_AREA, "ok", f"{'; '.join(parts)}.")
 
 
@@ -71,10 +71,10 @@ def _standbys(report: StoreReport) -> Iterator[Finding]:
     todo = "Name the standbys in synchronous_standby_names, and set synchronous_commit = on."
     behind = [name for name, state in report.standbys if state in {"async", "potential"}]
     if behind:
-        what = f"asynchronous standby ({', '.join(behind)}): a failover to it loses what was accepted last."
+        what = f"asynchronous standby ({', '.join(behind)}): a failover to it may lose the latest prompts."
         yield Finding(_AREA, "warning", what, todo)
     elif report.standbys and report.synchronous_commit == "local":
-        what = "synchronous_commit is local: a failover to a standby loses what was accepted last."
+        what = "synchronous_commit is local: a failover to a standby may lose the latest prompts."
         yield Finding(_AREA, "warning", what, todo)
 
 
@@ -84,7 +84,8 @@ def _connection(report: StoreReport) -> Iterator[Finding]:
         yield Finding(_AREA, "error", what, "Give the address of PostgreSQL itself, or use session mode.")
     elif report.wake_up_ms is None:
         what = (
-            "a notification did not arrive (LISTEN): other servers see events a second late, and evictions are slower."
+            "a notification did not arrive (LISTEN): other servers receive events up to a second late,"
+            " and evictions are slower."
         )
         todo = "Give the address of PostgreSQL itself, without a proxy that shares connections."
         yield Finding(_AREA, "error", what, todo)
