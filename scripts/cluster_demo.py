@@ -286,7 +286,7 @@ async def demonstrate() -> int:
                 fault = await play(demonstration)
             except TimeoutError:
                 screen.end_line()
-                screen.console.print(f"[red]✘ It did not happen within {TIMEOUT:.0f} s.[/]")
+                screen.console.print(f"[red]✘ The expected events did not arrive within {TIMEOUT:.0f} s.[/]")
                 return 1
             finally:
                 await demonstration.close()
@@ -366,7 +366,7 @@ def print_result(demonstration: Demonstration, fault: Fault) -> int:
         console.print(Text(f"✘ {violation}", style="red"))
     if not violations:
         console.print("[green]✔[/] Nothing was lost, and nothing happened twice.")
-        console.print("[dim]Try it yourself: scripts/cluster   More: docs/postgresql.md, docs/testing.md[/]")
+        console.print("[dim]Try it yourself: scripts/cluster   More: docs/cluster.md, docs/testing.md[/]")
     return 1 if violations else 0
 
 

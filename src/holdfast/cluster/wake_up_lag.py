@@ -9,7 +9,7 @@ __all__ = ["WakeUpLag"]
 
 
 class WakeUpLag:
-    """A histogram. `bounds` are the upper ones of the buckets, in seconds; the last bucket has none."""
+    """A histogram. `bounds` are the upper bounds of the buckets, in seconds; the last bucket has none."""
 
     bounds = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 

@@ -1,8 +1,8 @@
 """Runs of a cluster that are held back before they start, because this node has no usable model.
 
-Keys belong to a node, so a run must not fail, and nothing of it must be stored, only because a node without a key owns
-its workspace: it stays accepted, is no obstacle to a takeover, and starts when a model can be used here or at the next
-owner. A run that is cancelled meanwhile starts in order to end.
+Keys belong to a node, so a run must not fail only because a node without a key owns its workspace. It stays accepted
+and unchanged in the store, so a takeover is possible at any time, and it starts when a model can be used on this node
+or on the next owner. A run that is cancelled meanwhile is started, because only a started run can end.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """A workspace on one node of a cluster: owned by this node, or followed in its log.
 
 Theory of operation. Membership decides who owns a workspace (`grant`), the clients of this node decide whether it is
-open here (`is_used`). One task per workspace brings what is open in line with both, one step after the other: open it
-as the owner, give it up, follow the log, stop following. Both forms publish to the same event bus, so the streams of
-the clients continue across a change of the owner: what the bus lacks is read from the log first.
+open here (`is_used`). One task per workspace opens and closes it, one step after the other, until it matches both:
+open it as the owner, release it, follow the log, stop following. Both forms publish to the same event bus, so the
+streams of the clients continue across a change of the owner: events that the bus lacks are read from the log first.
 
 After a change of the owner the engine stops at once, and the services end in the background, because killing processes
 takes time. `dropped` returns when no process of them is left; they are not opened again before.

@@ -1,9 +1,9 @@
 """The workspaces of one node of a cluster: connects the membership of the node with what is open on it.
 
 Membership grants and takes workspaces (`open`, `drop`, `close`, `keep`), clients open and leave them (`use`,
-`release`). `NodeWorkspace` brings one workspace in line with both. This module looks after what concerns all of them:
-once a second, and after a notification, one statement reads their newest numbers, owners and clients. A workspace with
-clients but without an owner is wanted again; the other nodes learn the number of clients here.
+`release`). `NodeWorkspace` opens and closes one workspace to match both. This module does the work that all of them
+share: once a second, and after a notification, one statement reads their newest numbers, owners and clients. An owner
+is requested for a workspace with clients that has none, and the number of clients of this node is stored.
 """
 
 import asyncio

@@ -1,14 +1,14 @@
 """Relays requests to the owner of a workspace, and its responses to the client.
 
 Theory of operation. Each request looks up the owner in the store and opens a connection of its own: nothing is cached
-that a takeover could make wrong, and a request is never lost on a connection that was kept open for too long. Only a
+that a takeover could make wrong, and a request is never lost on a stale connection. Only a
 failed attempt to connect is repeated, and only if the store names another owner by then: nothing was sent, so this is
 safe for every method. A request that was sent is not repeated, because the owner may have executed it.
 
 Request and response are forwarded as they arrive; a slow reader on one side slows down the other one. Three things end
 a relayed request: its response, the client that disconnects, and the owner that is replaced. The last one covers an
 owner that is suspended, because the other nodes evict it within seconds; a network that is cut between two nodes is
-found by probes of the kernel. So a command may run for hours, and no request waits for a node that is gone.
+found by probes of the kernel. So a command may run for hours, and no request waits for a dead node.
 
 Nothing of the client's request is sent except method, route, parameters, declared query parameters and the body: no
 header, so neither credentials nor cookies. A node never relays a request that another node has relayed.

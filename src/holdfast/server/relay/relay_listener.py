@@ -1,8 +1,8 @@
 """The port at which a node accepts requests that other nodes relay to it.
 
-It is apart from the port of clients: here only the token of this node is accepted, there only the tokens of clients. So
-a request was relayed if and only if it arrived here, whatever its headers are. Each node has a token of its own, which
-the database makes anew whenever the node joins.
+It is separate from the port of clients: it accepts only the token of this node, the other port only the tokens of
+clients. So a request was relayed if and only if it arrived here, whatever its headers are. Each node has a token of its
+own, which the database generates whenever the node joins.
 """
 
 import logging

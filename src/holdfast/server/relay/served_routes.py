@@ -1,4 +1,4 @@
-"""Which node of a cluster answers a route: the only place where this is decided. Pure.
+"""Table of the node of a cluster that answers each route. It is the only place of this decision. Pure.
 
 Without a cluster every route is answered by the server that receives it.
 
