@@ -249,7 +249,8 @@ class Membership:
                 )
             if is_done:
                 self.takeovers["hint" if request.by_hint else "lease"] += 1
-                _log.warning("node %s was evicted: it sent no heartbeat", request.dead)
+                reason = "its process has ended or lost PostgreSQL" if request.by_hint else "it sent no heartbeat"
+                _log.warning("node %s was evicted: %s", request.dead, reason)
         except (StorageError, TimeoutError):
             answer = EvictFailed(request.node, request.dead)
         except NodeGone:
