@@ -107,6 +107,25 @@ def test_address_that_is_no_url_of_postgresql_is_refused(url: str) -> None:
         address_of(None, {"HOLDFAST_STORE": url}, "", "")
 
 
+@pytest.mark.parametrize(
+    "login", [f"user:1/{SECRET}", f"user:1#{SECRET}", f"user:1?{SECRET}", f"user:{SECRET}@1/{SECRET}"]
+)
+def test_address_whose_password_ends_early_is_refused_without_repeating_it(login: str) -> None:
+    url = f"postgresql://{login}@host/database"
+    for argument, environment, setting in ((url, {}, ""), (None, {"HOLDFAST_STORE": url}, ""), (None, {}, url)):
+        with pytest.raises(StoreMisconfigured, match="/ as %2F") as refused:
+            address_of(argument, environment, setting, "")
+        assert SECRET not in str(refused.value)
+    encoded = "postgresql:///d?host=%2Frun%2Fa%40b&user=ada&sslkey=/home/a@b"
+    assert address_of(None, {}, encoded, "") == StoreAddress(encoded)
+
+
+@pytest.mark.parametrize("name", ["~nobody-with-this-name/password", "missing"])
+async def test_password_file_that_cannot_be_read_is_refused(empty: str, name: str) -> None:
+    with pytest.raises(StoreMisconfigured, match=r"password file .* cannot be read"):
+        await open_pool(StoreAddress(empty, name), 0)
+
+
 @pytest.mark.parametrize("dsn", ["postgresql://user@host:port/database", "postgresql://h/d?sslmode=perhaps"])
 async def test_address_with_malformed_options_is_refused(dsn: str) -> None:
     assert "is not valid" in await _refusal(dsn)
