@@ -4,7 +4,7 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from holdfast.domain.errors import StoreMisconfigured, StoreUnreachable
+from holdfast.domain.errors import StorageUnavailable, StoreMisconfigured, StoreUnreachable
 from holdfast.runtime.open_store import open_postgres, read_or_make_place
 from holdfast.storage.postgres import open_store
 from holdfast.storage.postgres.open_store import open_pool
@@ -62,6 +62,30 @@ async def test_several_servers_create_the_schema_at_once(empty: str) -> None:
 async def test_schema_of_a_newer_program_is_refused_and_left_alone(migrated: str) -> None:
     await _execute(migrated, "UPDATE holdfast.schema_version SET version = 999")
     assert "written by a newer Holdfast (schema 999" in await _refusal(migrated)
+
+
+async def test_schema_without_a_version_is_refused_and_left_alone(migrated: str) -> None:
+    await _execute(migrated, "DELETE FROM holdfast.schema_version")
+    assert "is not complete" in await _refusal(migrated)
+
+
+@pytest.mark.parametrize(
+    "damage", ["DROP SCHEMA holdfast CASCADE", "DROP TABLE holdfast.schema_version, holdfast.runs"]
+)
+async def test_store_that_was_removed_later_refuses_calls_without_doubt(migrated: str, damage: str) -> None:
+    pool = await open_pool(StoreAddress(migrated), 0)
+    await pool.ping()
+    await _execute(migrated, damage)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        pool.ping,
+        lambda: pool.fetch("SELECT FROM holdfast.runs"),
+        lambda: pool.write("DELETE FROM holdfast.runs RETURNING 1"),
+    ]
+    for call in calls:
+        # Not `StorageUnknown`, whose outcome would be looked up until the store is back.
+        with pytest.raises(StorageUnavailable):
+            await call()
+    await pool.close()
 
 
 async def test_missing_rights_are_named_and_nothing_is_changed(empty: str) -> None:
