@@ -135,6 +135,9 @@ async def test_only_a_silent_node_is_evicted(subject: Subject) -> None:
         lambda: first.heartbeat(A),
         lambda: first.claim(A, (), frozenset()),
         lambda: first.mark_draining(A),
+        # From the path of a request, with what PostgreSQL does not store in a text.
+        lambda: first.mark_draining(NodeId("a\0b")),
+        lambda: first.mark_draining(NodeId("a\ud800b")),
         lambda: first.evict(A, B, 0, by_hint=False),
     ]
     for request in requests:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from holdfast.domain.errors import StoreMisconfigured, StoreUnreachable
+from holdfast.domain.errors import StorageUnavailable, StoreMisconfigured, StoreUnreachable
 from holdfast.runtime.open_store import open_postgres, read_or_make_place
 from holdfast.storage.postgres import open_store
 from holdfast.storage.postgres.open_store import open_pool
@@ -64,6 +64,30 @@ async def test_schema_of_a_newer_program_is_refused_and_left_alone(migrated: str
     assert "written by a newer Holdfast (schema 999" in await _refusal(migrated)
 
 
+async def test_schema_without_a_version_is_refused_and_left_alone(migrated: str) -> None:
+    await _execute(migrated, "DELETE FROM holdfast.schema_version")
+    assert "is not complete" in await _refusal(migrated)
+
+
+@pytest.mark.parametrize(
+    "damage", ["DROP SCHEMA holdfast CASCADE", "DROP TABLE holdfast.schema_version, holdfast.runs"]
+)
+async def test_store_that_was_removed_later_refuses_calls_without_doubt(migrated: str, damage: str) -> None:
+    pool = await open_pool(StoreAddress(migrated), 0)
+    await pool.ping()
+    await _execute(migrated, damage)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        pool.ping,
+        lambda: pool.fetch("SELECT FROM holdfast.runs"),
+        lambda: pool.write("DELETE FROM holdfast.runs RETURNING 1"),
+    ]
+    for call in calls:
+        # Not `StorageUnknown`, whose outcome would be looked up until the store is back.
+        with pytest.raises(StorageUnavailable):
+            await call()
+    await pool.close()
+
+
 async def test_missing_rights_are_named_and_nothing_is_changed(empty: str) -> None:
     role = f"limited_{abs(hash(empty)) % 10_000_000}"
     await _execute(empty, f"CREATE ROLE {role} LOGIN")
@@ -105,6 +129,25 @@ async def test_old_version_is_refused(empty: str, monkeypatch: pytest.MonkeyPatc
 def test_address_that_is_no_url_of_postgresql_is_refused(url: str) -> None:
     with pytest.raises(StoreMisconfigured, match="postgresql://user@host:5432/database"):
         address_of(None, {"HOLDFAST_STORE": url}, "", "")
+
+
+@pytest.mark.parametrize(
+    "login", [f"user:1/{SECRET}", f"user:1#{SECRET}", f"user:1?{SECRET}", f"user:{SECRET}@1/{SECRET}"]
+)
+def test_address_whose_password_ends_early_is_refused_without_repeating_it(login: str) -> None:
+    url = f"postgresql://{login}@host/database"
+    for argument, environment, setting in ((url, {}, ""), (None, {"HOLDFAST_STORE": url}, ""), (None, {}, url)):
+        with pytest.raises(StoreMisconfigured, match="/ as %2F") as refused:
+            address_of(argument, environment, setting, "")
+        assert SECRET not in str(refused.value)
+    encoded = "postgresql:///d?host=%2Frun%2Fa%40b&user=ada&sslkey=/home/a@b"
+    assert address_of(None, {}, encoded, "") == StoreAddress(encoded)
+
+
+@pytest.mark.parametrize("name", ["~nobody-with-this-name/password", "missing"])
+async def test_password_file_that_cannot_be_read_is_refused(empty: str, name: str) -> None:
+    with pytest.raises(StoreMisconfigured, match=r"password file .* cannot be read"):
+        await open_pool(StoreAddress(empty, name), 0)
 
 
 @pytest.mark.parametrize("dsn", ["postgresql://user@host:port/database", "postgresql://h/d?sslmode=perhaps"])

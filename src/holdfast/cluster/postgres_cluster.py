@@ -18,6 +18,7 @@ from holdfast.cluster.ports import NodeGone, NodeInfo, Observation, OwnerInfo, R
 from holdfast.domain.errors import StorageUnavailable
 from holdfast.domain.ids import NodeId, WorkspaceId
 from holdfast.storage.postgres.asyncpg_errors import ERRORS
+from holdfast.storage.postgres.batch_keys import searchable
 from holdfast.storage.postgres.connection_pool import Pool
 from holdfast.tasks import TaskOwner
 
@@ -115,7 +116,8 @@ class PostgresCluster:
 
     async def mark_draining(self, node: NodeId) -> None:
         """Store that the node drains."""
-        await self._call("SELECT holdfast.node_drain($1)", node)
+        # The id may come from a client.
+        await self._call("SELECT holdfast.node_drain($1)", searchable(node))
 
     async def leave(self, node: NodeId) -> None:
         """Delete the row of the node."""

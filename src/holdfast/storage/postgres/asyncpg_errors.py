@@ -1,9 +1,10 @@
 """Classification of the errors of asyncpg, in one place.
 
-A write has an *answer* only if PostgreSQL refused the statement itself: data (SQLSTATE class 22), integrity (23),
-syntax and rights (42). Everything else leaves an *unknown outcome*, because the server may have committed before the
-error: asyncpg raises `InternalClientError` when a server ends during a call, and `CannotConnectNowError` is not a
-connection error in its tree of exceptions. Errors before the statement was sent are answers, too: nothing was written.
+A write has an *answer* only if PostgreSQL refused the statement itself: data (SQLSTATE class 22), integrity (23), a
+missing schema (3F), syntax and rights (42). Everything else leaves an *unknown outcome*, because the server may have
+committed before the error: asyncpg raises `InternalClientError` when a server ends during a call, and
+`CannotConnectNowError` is not a connection error in its tree of exceptions. Errors before the statement was sent are
+answers, too: nothing was written.
 
 Texts of errors are logged, never shown to clients. They contain no password: asyncpg does not put it into messages, and
 statements carry it nowhere.
@@ -24,7 +25,7 @@ ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientE
 UNREACHABLE = "PostgreSQL cannot be reached: nothing is stored until it answers again."
 OVERLOADED = "PostgreSQL answers too slowly: all connections of this server are in use. Try again in a moment."
 
-_ANSWER_CLASSES = ("22", "23", "42")
+_ANSWER_CLASSES = ("22", "23", "3F", "42")
 _log = logging.getLogger("holdfast.storage")
 
 

@@ -68,6 +68,10 @@ _PREPARE = (
 )
 
 
+_PING = "SELECT version FROM holdfast.schema_version"
+"""Fails also if the schema was removed, or the rights of the role."""
+
+
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
     """A connection that keeps its settings when it returns to the pool, which saves a round trip."""
 
@@ -142,9 +146,9 @@ class Pool:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def ping(self) -> None:
-        """Raise `StorageUnavailable` if PostgreSQL does not answer now."""
+        """Raise `StorageUnavailable` if the store does not answer now."""
         try:
-            await self._use(lambda connection: connection.fetch("SELECT 1"), read_error)
+            await self._use(lambda connection: connection.fetch(_PING), read_error)
         except _Lost as lost:
             raise lost.error from None
 

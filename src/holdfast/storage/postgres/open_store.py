@@ -6,6 +6,7 @@ until a deadline.
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -74,7 +75,7 @@ def connect_options(address: StoreAddress) -> dict[str, Any]:
     options: dict[str, Any] = {"dsn": address.url}
     if address.password_file:
         try:
-            options["password"] = Path(address.password_file).expanduser().read_text("utf-8").strip()
+            options["password"] = Path(os.path.expanduser(address.password_file)).read_text("utf-8").strip()
         except (OSError, ValueError):
             raise StoreMisconfigured(
                 f"The password file {address.password_file} cannot be read: check its path and its mode."

@@ -56,7 +56,13 @@ async def _version(connection: Connection) -> int:
     # Not to_regclass: after waiting for the lock it may still answer from a cache.
     if not await connection.fetchval(_HAS_VERSION):
         return 0
-    return int(await connection.fetchval("SELECT version FROM holdfast.schema_version"))
+    version = await connection.fetchval("SELECT version FROM holdfast.schema_version")
+    if version is None:
+        raise StoreMisconfigured(
+            "The schema of the store is not complete, as after an interrupted restore: restore it again, or remove it "
+            "(DROP SCHEMA holdfast CASCADE) to start with an empty store."
+        )
+    return int(version)
 
 
 async def _create_schema(connection: Connection) -> None:

@@ -79,3 +79,9 @@ def _check_form(url: str) -> None:
         raise StoreMisconfigured(
             "The address of the store is not valid: write it as postgresql://user@host:5432/database."
         )
+    if "#" in url or "@" in parts.path or any("@" in pair.partition("=")[0] for pair in parts.query.split("&")):
+        # A password with such a character ends early. Its rest would be taken for a host or a database, and be shown.
+        raise StoreMisconfigured(
+            "The address of the store is not valid: in a user, password or database, write @ as %40, / as %2F, "
+            "? as %3F and # as %23."
+        )
