@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,25 @@ def test_an_idle_workspace_is_released_and_leaves_nothing_behind() -> None:
         await elapse(5.0)
         assert (await run_of(world)).outcome == "completed"
         assert is_empty(b)
+        await world.close()
+
+    run(main())
+
+
+def test_a_client_of_a_new_workspace_does_not_wait_for_a_poll(tmp_path: Path) -> None:
+    async def main() -> None:
+        world, (_, b) = await world_of("A", "B")
+        owners = set[str]()
+        for number in range(8):
+            began = asyncio.get_running_loop().time()
+            (directory := tmp_path / str(number)).mkdir()
+            handle = await b.create(str(directory))
+            assert asyncio.get_running_loop().time() - began < 0.2, "a poll follows after a second"
+            node = b.node_of(handle.id)
+            assert node is not None
+            assert node.owner is not None or node.is_local
+            owners.add(str(node.owner.node if node.owner else "B-node-1"))
+        assert len(owners) == 2, owners
         await world.close()
 
     run(main())

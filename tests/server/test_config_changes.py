@@ -32,6 +32,8 @@ CHANGES: dict[str, Change] = {
 REFUSED: dict[str, Change] = {
     "set": lambda client, workspace: client.config_set(workspace, "options.debug", "loud"),
     "set where": lambda client, workspace: client.config_set(workspace, "options.debug", value=True, scope=2),
+    "store": lambda client, workspace: client.config_set(workspace, "storage.url", "postgresql://db/x"),
+    "store as a table": lambda client, workspace: client.config_set(workspace, "storage", {"key_file": "/k"}, scope=1),
     "remove where": lambda client, workspace: client.config_remove(workspace, "options.debug", scope=2),
     "model where": lambda client, workspace: client.config_model(workspace, ConfigModelRequest("large", CHOICE, 7)),
     "model how": lambda client, workspace: client.config_model(

@@ -248,6 +248,9 @@ class WorkspaceHost:
         node = self._workspaces.get(workspace)
         if node is None:
             node = self._node(WorkspaceRecord(workspace, "", epoch, 0, 0))
+        if node.grant != epoch:
+            # Clients of other nodes may wait for an owner.
+            self.sender.update_clients(workspace)
         node.set_grant(epoch, may_run_tools=may_run_tools)
         self._wake_tools()
         self._due.set()

@@ -189,6 +189,9 @@ def facts_of(info: ModelInfo) -> ModelDescription:
 async def config_set(request: Request) -> None:
     """Set a value. One that does not fit its key is refused, because it would be ignored silently."""
     path = parse_key(request.body.key)
+    if path[0] == "storage":
+        # The store is opened before saved settings are read, so the value would be shown but not used.
+        raise BadRequest("storage: set it in the settings file of the user that runs the server.")
     is_checked = key_type(path) is not None or path[0] in ("permissions", "hooks", "tools")
     if is_checked and (wrong := value_problems(path, request.body.value)):
         raise BadRequest(f"{request.body.key}: {' '.join(wrong)}")
