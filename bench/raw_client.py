@@ -62,9 +62,20 @@ class RequestConnection:
         return body
 
     def request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> bytes:
-        """Send a request and return the body of its response."""
+        """Send a request and return the body of its response. The server closes connections that were idle for long;
+        such a one is replaced.
+        """
+        if self._is_closed():
+            self.socket.close()
+            self.socket = connect(self._address)
         self.send(method, path, body)
         return self.receive()
+
+    def _is_closed(self) -> bool:
+        try:
+            return self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
 
     def close(self) -> None:
         """Close the connection."""

@@ -135,20 +135,29 @@ def test_an_idle_workspace_is_released_and_leaves_nothing_behind() -> None:
     run(main())
 
 
-def test_a_client_of_a_new_workspace_does_not_wait_for_a_poll(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [3.0, 12.0])
+def test_a_client_does_not_wait_for_a_poll_until_its_workspace_has_an_owner(seconds: float, tmp_path: Path) -> None:
+    """Neither when the workspace is new, nor when it is opened again after clients have left it."""
+
     async def main() -> None:
-        world, (_, b) = await world_of("A", "B")
-        owners = set[str]()
-        for number in range(8):
-            began = asyncio.get_running_loop().time()
-            (directory := tmp_path / str(number)).mkdir()
-            handle = await b.create(str(directory))
-            assert asyncio.get_running_loop().time() - began < 0.2, "a poll follows after a second"
-            node = b.node_of(handle.id)
-            assert node is not None
-            assert node.owner is not None or node.is_local
-            owners.add(str(node.owner.node if node.owner else "B-node-1"))
-        assert len(owners) == 2, owners
+        world, (a, b) = await world_of("A", "B")
+        directories = [tmp_path / str(number) for number in range(8)]
+        for directory in directories:
+            directory.mkdir()
+        for node in (a, b, b, a):
+            owners = set[bool]()
+            for directory in directories:
+                client = world.new_client()
+                began = asyncio.get_running_loop().time()
+                handle = await node.create(str(directory), client=client)
+                assert asyncio.get_running_loop().time() - began < 0.2
+                assert handle.node is not None
+                assert handle.node.owner is not None or handle.is_local
+                owners.add(handle.is_local)
+                attach(node, handle, client)
+                detach(node, handle, client)
+            assert owners == {True, False}
+            await elapse(seconds)
         await world.close()
 
     run(main())

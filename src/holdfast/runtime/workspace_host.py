@@ -131,7 +131,8 @@ class WorkspaceHost:
         node = self._node(record)
         node.environment = node.environment or environment
         node.uses += 1
-        self._counts.setdefault(node.id, {"": 1})
+        # The client that opens it now is counted by the caller when it is open.
+        self._counts[node.id] = self._counts.get(node.id) or {"": 1}
         self._unsent[node.id] = None
         node.update()
         self._due.set()
@@ -248,9 +249,6 @@ class WorkspaceHost:
         node = self._workspaces.get(workspace)
         if node is None:
             node = self._node(WorkspaceRecord(workspace, "", epoch, 0, 0))
-        if node.grant != epoch:
-            # Clients of other nodes may wait for an owner.
-            self.sender.update_clients(workspace)
         node.set_grant(epoch, may_run_tools=may_run_tools)
         self._wake_tools()
         self._due.set()
@@ -377,6 +375,7 @@ class WorkspaceHost:
     def _forget(self, node: NodeWorkspace) -> None:
         if node.is_gone and self._workspaces.get(node.id) is node:
             del self._workspaces[node.id]
+            self._counts.pop(node.id, None)
 
     async def _await_tools(self, workspace: WorkspaceId) -> None:
         while not self.membership.may_run_tools(workspace):
