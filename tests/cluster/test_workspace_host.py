@@ -201,6 +201,22 @@ def test_a_workspace_that_cannot_be_opened_is_not_kept_for_its_client() -> None:
     run(main())
 
 
+def test_a_workspace_whose_client_leaves_before_it_has_an_owner_is_not_kept() -> None:
+    async def main() -> None:
+        world, (a,) = await world_of("A")
+        record = await world.ledger.join_workspace("/")
+        a.host.membership.drain()
+        using = a.start(a.host.use(record, {}))
+        await reach(lambda: (node := a.node_of(W)) is not None and node.opened is not None)
+        using.cancel()
+        await elapse(3.0)
+        assert using.cancelled()
+        assert is_empty(a)
+        await world.close()
+
+    run(main())
+
+
 def test_an_unexpected_error_while_a_workspace_is_opened_does_not_last() -> None:
     async def main() -> None:
         world, (a,) = await world_of("A")
