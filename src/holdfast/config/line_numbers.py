@@ -16,16 +16,17 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 
 MAX_DEPTH = 64
 
-_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*+")
+# Repeated groups are atomic rather than possessive, because Python 3.11.2 does not match some possessive ones.
+_BLANK = re.compile(r"(?>(?:[ \t\r\n]+|#[^\n]*)*)")
 _SPACE = re.compile(r"[ \t]*+")
 _BARE = re.compile(r"[A-Za-z0-9_-]++")
-_BASIC = re.compile(r'"(?:[^"\\\n]|\\.)*+"')
+_BASIC = re.compile(r'"(?>(?:[^"\\\n]|\\.)*)"')
 _LITERAL = re.compile(r"'[^'\n]*+'")
-_LONG_BASIC = re.compile(r'"""(?:[^"\\]|\\[\s\S]|"{1,2}(?!"))*+"{3,5}')
-_LONG_LITERAL = re.compile(r"'''(?:[^']|'{1,2}(?!'))*+'{3,5}")
+_LONG_BASIC = re.compile(r'"""(?>(?:[^"\\]|\\[\s\S]|"{1,2}(?!"))*)"{3,5}')
+_LONG_LITERAL = re.compile(r"'''(?>(?:[^']|'{1,2}(?!'))*)'{3,5}")
 _SCALAR = re.compile(r"[^\s,\[\]{}#\"'=]++(?:[ ][0-9][^\s,\[\]{}#\"'=]*+)?")
 _JSON_BLANK = re.compile(r"[ \t\r\n]*+")
-_JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')
+_JSON_TEXT = re.compile(r'"(?>(?:[^"\\]|\\.)*)"')
 _JSON_SCALAR = re.compile(r"[^\s,\[\]{}\"]++")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _SIMPLE_ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r"}
